@@ -1,0 +1,58 @@
+# Everything a contributor runs. Each target first makes the environment it needs; once that is
+# fresh, nothing here needs a network.
+#
+# Another interpreter, beside the usual one:  make test PYTHON=python3.13 VENV=.venv-3.13
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format bench soak clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## Create .venv with everything the other targets use (PYTHON=... picks the interpreter)
+	@:
+
+run: $(READY) ## Take the quick tour
+	@$(BIN)/python examples/quick_tour.py
+
+test: lint ## Lint, check types, run every test
+	@$(BIN)/pytest --quiet
+
+lint: $(READY) ## Check style, format and types
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy --strict src
+
+format: $(READY) ## Rewrite the code in the one format
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(READY) ## Measure
+	@$(BIN)/python -m bench
+
+# One soaking test may take far longer than the limit that catches a hanging one.
+soak: $(READY) ## Search long for an order of events that breaks a promise
+	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest --quiet --timeout=0 tests/simulation
+
+clean: ## Remove the environment and all that was generated
+	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so an interrupted setup is done again.
+$(READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing inorder and its tools into $(VENV)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+# pip arrives last in a new environment: without it the environment is half made, and made anew.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "inorder needs Python 3.11 or newer, and $(PYTHON) is older or missing." >&2; \
+	    echo "Name another one: make setup PYTHON=python3.12" >&2; \
+	    exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)

@@ -1,0 +1,64 @@
+"""inorder keeps messages in order, per key, from one Python process to a cluster."""
+
+from inorder.client.pubsub import PubSub
+from inorder.client.subscription import Subscription
+from inorder.client.topic import Topic
+from inorder.errors import (
+    Aborted,
+    AlreadyExists,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InorderError,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from inorder.message import Gap, Message
+from inorder.metadata import BlockedKey, Counters, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.options import (
+    Batching,
+    DeadLetterPolicy,
+    FlowControl,
+    PublishOptions,
+    QueueLimits,
+    RetryPolicy,
+    SubscriptionOptions,
+    TopicOptions,
+)
+from inorder.pending import Pending
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "AlreadyExists",
+    "Batching",
+    "BlockedKey",
+    "Counters",
+    "DataLoss",
+    "DeadLetterPolicy",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "FlowControl",
+    "Gap",
+    "InorderError",
+    "InvalidArgument",
+    "Message",
+    "Metrics",
+    "NotFound",
+    "Pending",
+    "PubSub",
+    "PublishOptions",
+    "QueueLimits",
+    "ResourceExhausted",
+    "RetryPolicy",
+    "Subscription",
+    "SubscriptionMetadata",
+    "SubscriptionOptions",
+    "Topic",
+    "TopicMetadata",
+    "TopicOptions",
+    "Unavailable",
+]

@@ -1,0 +1,510 @@
+"""MessageQueue: the broker of the specifications, synchronous and thread-safe.
+
+The rules live in `core`; this is the code that waits. Every call is one turn: what time has brought
+about comes first, then the call itself is decided and applied, then its messages become visible and
+whoever waits for them is woken. Nobody is woken while the lock is held.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from math import inf
+from typing import Any, TypeVar
+
+from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, Timer
+from inorder.core.events import Decision, Event, Published
+from inorder.core.state import NoRoom, State
+from inorder.core.subscription import Subscription
+from inorder.core.topic import Topic
+from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument
+from inorder.message import DATA, Batch, Gap, Message, Source, batch_of, delivered
+from inorder.metadata import BlockedKey, BrokerMetrics, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
+from inorder.pending import Pending
+
+T = TypeVar("T")
+Wake = Callable[[], None]
+Report = Callable[[str], None]
+
+MAX_TIME_SECONDS = 253_402_300_800  # the end of the year 9999, as far as a datetime goes
+
+_log = logging.getLogger(__name__)
+
+
+class MessageQueue:
+    """Topics, subscriptions, leases and ordering keys, in this process.
+
+    `MessageQueue.get_instance()` is the one that the whole process shares; `MessageQueue()` is one
+    of its own, and `MessageQueue(clock=ManualClock())` one whose time a test moves.
+    """
+
+    _instance: MessageQueue | None = None
+    _instance_lock = threading.Lock()
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
+        self._state = State(epoch=os.urandom(5).hex() + "-")
+        self._lock = threading.Lock()
+        self._watchers: dict[str, list[tuple[Wake, Report]]] = {}
+        self._to_wake: set[str] = set()  # watched subscriptions that may have more to give
+        self._to_call: list[Wake] = []  # once the lock is free
+        self._sources: dict[str, _Source] = {}  # by the prefix of their ack ids
+        self._blocked: dict[str, deque[tuple[Batch, Pending[list[str]]]]] = {}
+        self._full: set[str] = set()  # subscriptions whose being full was logged
+        self._timer: Timer | None = None
+        self._timer_us = inf
+        self._closed = False
+
+    @classmethod
+    def get_instance(cls) -> MessageQueue:
+        """The broker that the whole process shares, made by the first who asks."""
+        with MessageQueue._instance_lock:
+            if MessageQueue._instance is None:
+                MessageQueue._instance = MessageQueue()
+            return MessageQueue._instance
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    def register_topic(self, name: str, options: TopicOptions | Mapping[str, Any] | None = None) -> None:
+        """Create a topic. `AlreadyExists` if it is there."""
+        checked = build(TopicOptions, options)
+        self._turn(lambda state, now_us: state.create_topic(name, checked, now_us))
+
+    def unregister_topic(self, name: str) -> None:
+        """Delete a topic and its messages. Its subscriptions stay, detached."""
+        self._turn(lambda state, _: state.delete_topic(name))
+
+    def topic_exists(self, name: str) -> bool:
+        return self.get_topic(name) is not None
+
+    def get_topic(self, name: str) -> TopicMetadata | None:
+        with self._lock:
+            topic = self._state.topics.get(str(name))
+            return None if topic is None else _topic_metadata(topic)
+
+    def get_all_topics(self) -> list[TopicMetadata]:
+        with self._lock:
+            return [_topic_metadata(topic) for topic in self._state.topics.values()]
+
+    # -- subscriptions -----------------------------------------------------------------------------
+
+    def register_subscription(
+        self, name: str, topic: str, options: SubscriptionOptions | Mapping[str, Any] | None = None
+    ) -> None:
+        """Create a subscription; it gets what is published from now on."""
+        checked = build(SubscriptionOptions, options)
+        self._turn(lambda state, now_us: state.create_subscription(name, topic, checked, now_us))
+
+    def update_subscription(self, name: str, changes: SubscriptionOptions | Mapping[str, Any]) -> None:
+        """Change options. When the rules of order change, what is out comes again."""
+
+        def update(state: State, _: int) -> Decision[None]:
+            current = state.subscription(name).options
+            checked = changes if isinstance(changes, SubscriptionOptions) else merge(current, changes)
+            return state.update_subscription(name, checked)
+
+        self._turn(update, name)
+
+    def unregister_subscription(self, name: str) -> None:
+        """Delete a subscription and all that waits in it."""
+        _, ack_id_prefix = self.prefixes(name)
+        self._turn(lambda state, _: state.delete_subscription(name))
+        self._sources.pop(ack_id_prefix, None)
+        self._full.discard(name)
+
+    def subscription_exists(self, name: str) -> bool:
+        return self.get_subscription(name) is not None
+
+    def get_subscription(self, name: str) -> SubscriptionMetadata | None:
+        with self._lock:
+            subscription = self._state.subscriptions.get(str(name))
+            return None if subscription is None else _subscription_metadata(subscription)
+
+    def get_subscriptions_for_topic(self, topic: str) -> list[SubscriptionMetadata]:
+        with self._lock:
+            return [_subscription_metadata(subscription) for subscription in self._state.subscriptions_of(topic)]
+
+    def get_all_subscriptions(self) -> list[SubscriptionMetadata]:
+        with self._lock:
+            return [_subscription_metadata(subscription) for subscription in self._state.subscriptions.values()]
+
+    # -- messages in -------------------------------------------------------------------------------
+
+    def publish(self, topic: str, messages: Iterable[Message]) -> list[str]:
+        """Publish a batch and return the ids. One invalid message refuses it whole.
+
+        With a full subscription that says `when_full="block"`, waits until there is room.
+        """
+        return self.submit(topic, batch_of(messages)).result()
+
+    def submit(self, topic: str, batch: Batch) -> Pending[list[str]]:
+        """Publish checked messages, as columns; the answer waits while a subscription that blocks is full."""
+        with self._lock:
+            now_us = self._begin_turn()
+            try:
+                if self._blocked and topic in self._blocked:
+                    raise NoRoom(f"others wait to publish to {topic!r}")
+                answer = Pending.of(self._publish(topic, batch, now_us))
+            except NoRoom:
+                answer = Pending()
+                self._blocked.setdefault(topic, deque()).append((batch, answer))
+            calls = self._end_turn()
+        for call in calls:
+            call()
+        return answer
+
+    def _publish(self, topic: str, batch: Batch, now_us: int) -> list[str]:
+        first, events, _ = self._state.publish(topic, batch, now_us)
+        self._commit(events)
+        prefix = self._state.topics[topic].id_prefix
+        if len(batch[0]) == 1:
+            return [f"{prefix}{first}"]
+        return [f"{prefix}{position}" for position in range(first, first + len(batch[0]))]
+
+    # -- messages out ------------------------------------------------------------------------------
+
+    def pull(
+        self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object] | None = None
+    ) -> list[Message]:
+        """Up to `max_messages` messages, leased for the subscription's ack deadline. Does not wait.
+
+        A gap record on the way is told to `on_gap` and acked; it is no message.
+        """
+        check_whole("max_messages", max_messages)
+        messages: list[Message] = []
+        while len(messages) < max_messages:
+            taken = self.take(subscription, max_messages - len(messages))
+            gaps = [message for message in taken if isinstance(message._record[DATA], Gap)]
+            if not gaps:
+                return messages + taken if messages else taken
+            messages += [message for message in taken if message not in gaps]
+            self.settle(subscription, [gap._lease for gap in gaps], ())
+            for gap in gaps:
+                if on_gap is not None:
+                    on_gap(gap._record[DATA])
+        return messages
+
+    def take(
+        self,
+        subscription: str,
+        max_messages: int,
+        source: Source | None = None,
+        *,
+        max_bytes: float = inf,
+        alone: bool = True,
+    ) -> list[Message]:
+        """As `pull`, with a gap record (data is a `Gap`) in its place, for one of several consumers.
+
+        A consumer gives itself as the `source` that its messages answer to, and may limit their
+        bytes; while it holds nothing else, one larger message may come `alone`.
+        """
+        with self._lock:
+            now_us = self._begin_turn()
+            subscribed, first, records = self._state.lease(subscription, max_messages, now_us, source, max_bytes, alone)
+            attempts = subscribed.attempts(records) if records else ()
+            calls = self._end_turn()
+        for call in calls:
+            call()
+        return delivered(records, attempts, first, source or self._source(subscribed))
+
+    def _source(self, subscription: Subscription) -> Source:
+        source = self._sources.get(subscription.ack_id_prefix)
+        if source is None:
+            source = _Source(self, subscription.name, subscription.id_prefix, subscription.ack_id_prefix)
+            self._sources[subscription.ack_id_prefix] = source
+        return source
+
+    def prefixes(self, subscription: str) -> tuple[str, str]:
+        """What the message ids and the ack ids of a subscription begin with."""
+        with self._lock:
+            subscribed = self._state.subscription(subscription)
+            return subscribed.id_prefix, subscribed.ack_id_prefix
+
+    def ack(self, ack_id: str | Iterable[str]) -> None:
+        """The message is done. `InvalidAckId` names those that are not, or no longer, leased."""
+        self._by_ack_id(ack_id, lambda name, leases: self.settle(name, leases, ()))
+
+    def nack(self, ack_id: str | Iterable[str]) -> None:
+        """The message failed and comes again, in its place, after the backoff of the retry policy."""
+        self._by_ack_id(ack_id, lambda name, leases: self.settle(name, (), leases))
+
+    def modify_ack_deadline(self, ack_id: str | Iterable[str], seconds: float) -> None:
+        """The lease ends `seconds` from now; 0 is a nack. Any number of times."""
+        self._by_ack_id(ack_id, lambda name, leases: self.extend(name, leases, seconds))
+
+    def settle(self, subscription: str, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
+        """Ack and nack leases by number, each at most once; returns those that were over already."""
+        with self._lock:
+            now_us = self._begin_turn()
+            if subscription not in self._state.subscriptions:
+                return [*acks, *nacks]  # its leases went with it
+            over: list[int] = []
+            if acks:
+                over += self._decided(self._state.ack(subscription, acks), subscription)
+            if nacks:
+                over += self._decided(self._state.nack(subscription, nacks, now_us), subscription)
+            calls = self._end_turn()
+        for call in calls:
+            call()
+        return over
+
+    def extend(self, subscription: str, leases: Sequence[int], seconds: float) -> list[int]:
+        """Move the deadline of leases by number; returns those that were over already."""
+        if seconds == 0 and not isinstance(seconds, bool):
+            return self.settle(subscription, (), leases)
+        if subscription not in self._state.subscriptions:
+            return list(leases)
+        return self._turn(lambda state, now_us: state.extend(subscription, leases, seconds, now_us))
+
+    def release(self, subscription: str, leases: Sequence[int], consumer: Source | None = None) -> None:
+        """Take back what a consumer holds but did not begin, without counting it as failed."""
+        self._turn(lambda state, _: state.release(subscription, leases, consumer), subscription)
+
+    def _by_ack_id(self, ack_id: str | Iterable[str], answer: Callable[[str, Sequence[int]], list[int]]) -> None:
+        ack_ids = [ack_id] if isinstance(ack_id, str) or not isinstance(ack_id, Iterable) else ack_id
+        invalid: list[str] = []
+        leases: dict[str, list[int]] = {}
+        for one in dict.fromkeys(map(str, ack_ids)):
+            if found := self._state.find_lease(one):
+                leases.setdefault(found[0].name, []).append(found[1])
+            else:
+                invalid.append(one)
+        for name, of_name in leases.items():
+            prefix = self._state.subscription(name).ack_id_prefix
+            invalid += [f"{prefix}{lease}" for lease in answer(name, of_name)]
+        if invalid:
+            raise InvalidAckId(*invalid)
+
+    # -- keys, replay and what is going on ---------------------------------------------------------
+
+    def blocked_keys(self, subscription: str) -> list[BlockedKey]:
+        """The keys that wait for their first message, and why."""
+        return self._turn(lambda state, now_us: (state.subscription(subscription).blocked_keys(now_us), (), ()))
+
+    def resume_key(self, subscription: str, key: str) -> None:
+        """Try a parked (or waiting) key again, as if its first message had never failed."""
+        self._turn(lambda state, _: state.resume_key(subscription, key), subscription)
+
+    def skip(self, subscription: str, key: str) -> str:
+        """Give up the first message of a parked (or waiting) key; returns the message's id."""
+        position = self._turn(lambda state, _: state.skip(subscription, key), subscription)
+        return f"{self._state.subscription(subscription).id_prefix}{position}"
+
+    def seek(self, subscription: str, *, position: int | None = None, time: datetime | float | None = None) -> None:
+        """Deliver again from a position or a publish time (UTC, or seconds since 1970) on."""
+        time_us = None if time is None else _microseconds(time)
+        self._turn(
+            lambda state, now_us: state.seek(subscription, now_us, position=position, time_us=time_us), subscription
+        )
+
+    def metrics(self, subscription: str) -> Metrics:
+        """Counters and gauges of one subscription. Costs what is in its backlog."""
+        return self._turn(lambda state, now_us: (state.subscription(subscription).metrics(now_us), (), ()))
+
+    def all_metrics(self) -> BrokerMetrics:
+        """Counters and gauges of everything."""
+        return BrokerMetrics(
+            {topic.name: topic.published for topic in self.get_all_topics()},
+            {subscription.name: self.metrics(subscription.name) for subscription in self.get_all_subscriptions()},
+        )
+
+    # -- whoever waits -----------------------------------------------------------------------------
+
+    def watch(self, subscription: str, wake: Wake, report: Report) -> Callable[[], None]:
+        """Call `wake` when a pull may find something, `report` with what a person should know.
+
+        Both are called on any thread and must return at once. Returns a call that ends it.
+        """
+        watcher = (wake, report)
+        with self._lock:
+            self._state.subscription(subscription)
+            self._watchers.setdefault(subscription, []).append(watcher)
+
+        def unwatch() -> None:
+            with self._lock:
+                watchers = self._watchers.get(subscription, [])
+                if watcher in watchers:
+                    watchers.remove(watcher)
+                if not watchers:
+                    self._watchers.pop(subscription, None)
+
+        return unwatch
+
+    def close(self) -> None:
+        """Take no more calls. Publishers that wait for room get `Closed`."""
+        with self._lock:
+            self._closed = True
+            waiting = [answer for batches in self._blocked.values() for _, answer in batches]
+            self._blocked.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+        for answer in waiting:
+            answer.set_exception(Closed("the broker was closed before there was room for the message"))
+
+    # -- a turn ------------------------------------------------------------------------------------
+
+    def _turn(self, decide: Callable[[State, int], Decision[T]], subscription: str | None = None) -> T:
+        """Decide and apply one command; `subscription` is the one that may have more to give after it."""
+        with self._lock:
+            now_us = self._begin_turn()
+            reply = self._decided(decide(self._state, now_us), subscription)
+            calls = self._end_turn()
+        for call in calls:
+            call()
+        return reply
+
+    def _begin_turn(self) -> int:
+        if self._closed:
+            raise Closed("the broker is closed")
+        now_us = self.clock.now_us()
+        if self._state.due_us <= now_us:
+            while due := self._state.due(now_us):
+                subscription, decision = due
+                self._decided(decision, subscription.name)
+        return now_us
+
+    def _decided(self, decision: Decision[T], subscription: str | None) -> T:
+        reply, events, problems = decision
+        self._commit(events)
+        if subscription in self._watchers:
+            self._to_wake.add(subscription)
+        for problem in problems:
+            _log.error("%s", problem)
+            for _, report in self._watchers.get(subscription or "", ()):
+                self._to_call.append(partial(report, problem))
+        return reply
+
+    def _commit(self, events: Sequence[Event]) -> None:
+        self._state.apply(events)
+        for event in events:
+            if type(event) is Published and (event.refused or self._full):
+                self._log_full(event)
+        for subscription in self._state.reveal():
+            if subscription.name in self._watchers:
+                self._to_wake.add(subscription.name)
+
+    def _log_full(self, event: Published) -> None:
+        """Say once that a subscription is full, and again only after it had room meanwhile."""
+        for name, positions in event.refused.items():
+            if name not in self._full:
+                self._full.add(name)
+                limits = self._state.subscriptions[name].options.queue_limits
+                _log.warning(
+                    "subscription %r reached its queue capacity (%s messages, %s bytes): it misses %d message(s)",
+                    name, limits.max_messages, limits.max_bytes, len(positions),
+                )  # fmt: skip
+        self._full -= {s.name for s in self._state.subscriptions_of(event.topic)} - set(event.refused)
+
+    def _end_turn(self) -> Sequence[Wake]:
+        """Let waiting publishers in, set the timer, and say what is to be called once the lock is free."""
+        if self._blocked:
+            self._publish_blocked()
+        if self._state.due_us < self._timer_us:
+            self._set_timer(int(self._state.due_us))
+        if not self._to_wake and not self._to_call:
+            return ()
+        calls, self._to_call = self._to_call, []
+        for name in self._to_wake:
+            subscription = self._state.subscriptions.get(name)
+            if subscription is not None and subscription.any_ready():
+                calls += [wake for wake, _ in self._watchers[name]]
+        self._to_wake.clear()
+        return calls
+
+    def _publish_blocked(self) -> None:
+        """Publish what waited for room, in the order in which it came."""
+        now_us = self.clock.now_us()
+        for topic in list(self._blocked):
+            waiting = self._blocked[topic]
+            while waiting:
+                batch, answer = waiting[0]
+                try:
+                    self._to_call.append(partial(answer.set_result, self._publish(topic, batch, now_us)))
+                except NoRoom:
+                    break
+                except InorderError as error:
+                    self._to_call.append(partial(answer.set_exception, error))
+                waiting.popleft()
+            if not waiting:
+                del self._blocked[topic]
+
+    def _set_timer(self, due_us: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # The clock must not keep a broker alive that everybody else has forgotten.
+        on_timer = weakref.WeakMethod(self._on_timer)
+        self._timer_us = due_us
+        self._timer = self.clock.call_at(due_us, lambda: (call := on_timer()) and call())
+
+    def _on_timer(self) -> None:
+        with self._lock:
+            self._timer, self._timer_us = None, inf
+            if self._closed:
+                return
+            self._begin_turn()
+            calls = self._end_turn()
+        for call in calls:
+            call()
+
+
+class _Source:
+    """Where messages of one subscription send their answers, each at once."""
+
+    def __init__(self, broker: MessageQueue, subscription: str, id_prefix: str, ack_id_prefix: str) -> None:
+        self.id_prefix = id_prefix
+        self.ack_id_prefix = ack_id_prefix
+        self._broker = broker
+        self._subscription = subscription
+
+    def ack(self, lease: int) -> Pending[None]:
+        return self._answer(lease, lambda: self._broker.settle(self._subscription, (lease,), ()))
+
+    def nack(self, lease: int) -> Pending[None]:
+        return self._answer(lease, lambda: self._broker.settle(self._subscription, (), (lease,)))
+
+    def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
+        return self._answer(lease, lambda: self._broker.extend(self._subscription, (lease,), seconds))
+
+    def _answer(self, lease: int, call: Callable[[], list[int]]) -> Pending[None]:
+        try:
+            if call():
+                raise InvalidAckId(f"{self.ack_id_prefix}{lease}")
+        except InorderError as error:
+            return Pending.failed(error)
+        return Pending.of(None)
+
+
+def _microseconds(time: datetime | float) -> int:
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise InvalidArgument(f"time: a datetime with a time zone, not {time!r}")
+        return round(time.timestamp() * MICROSECONDS)
+    check_number("time", time, at_least=-inf, up_to=MAX_TIME_SECONDS)
+    return round(time * MICROSECONDS)
+
+
+def _datetime(time_us: int) -> datetime:
+    return datetime.fromtimestamp(time_us / MICROSECONDS, UTC)
+
+
+def _topic_metadata(topic: Topic) -> TopicMetadata:
+    return TopicMetadata(
+        topic.name, _datetime(topic.created_us), topic.options, topic.next_position, topic.next_position
+    )
+
+
+def _subscription_metadata(subscription: Subscription) -> SubscriptionMetadata:
+    return SubscriptionMetadata(
+        subscription.name,
+        subscription.topic,
+        _datetime(subscription.created_us),
+        subscription.options,
+        subscription.detached,
+    )

@@ -1,0 +1,1 @@
+"""What users import: PubSub, Topic, Subscription. One API, two ways to wait."""

@@ -1,0 +1,165 @@
+"""A subscription as users see it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
+from typing import Any, TypeVar, overload
+
+from inorder.client.iteration import AsyncMessageIterator, MessageIterator
+from inorder.client.session import Session
+from inorder.client.stream import Crew, Handler, Listeners, open_crew
+from inorder.errors import FailedPrecondition, SubscriptionNotFound
+from inorder.message import Message
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata
+from inorder.options import SubscriptionOptions, build, check_name, known
+from inorder.pending import Pending
+
+H = TypeVar("H", bound=Handler)
+
+
+class Subscription:
+    """A handle on a subscription: it need not exist yet. Listeners and `open` belong to this handle."""
+
+    def __init__(self, session: Session, name: str, topic: str | None = None) -> None:
+        self.name = check_name("subscription", name)
+        self.topic = topic
+        self._session = session
+        self._transport = session.transport
+        self._listeners = Listeners()
+        self._options: dict[str, Any] = {}  # set before the subscription exists
+        self._crew: Crew | None = None
+        self._iterations: list[MessageIterator | AsyncMessageIterator] = []
+
+    # -- existence and options ---------------------------------------------------------------------
+
+    def create(self, **options: Any) -> Pending[Subscription]:
+        """Create the subscription; it gets what is published from now on."""
+
+        def create() -> Pending[None]:
+            if self.topic is None:
+                raise FailedPrecondition(
+                    f"subscription {self.name!r} names no topic: create it by topic.subscription({self.name!r})"
+                )
+            given = {**self._options, **known(SubscriptionOptions, options)}
+            return self._transport.create_subscription(self.name, self.topic, build(SubscriptionOptions, given))
+
+        return Pending.run(create).then(lambda created: created).map(lambda _: self)
+
+    def exists(self) -> Pending[bool]:
+        return self._transport.get_subscription(self.name).map(lambda metadata: metadata is not None)
+
+    def delete(self) -> Pending[None]:
+        """Delete the subscription and all that waits in it."""
+        return self._transport.delete_subscription(self.name)
+
+    def metadata(self) -> Pending[SubscriptionMetadata]:
+        def found(metadata: SubscriptionMetadata | None) -> SubscriptionMetadata:
+            if metadata is None:
+                raise SubscriptionNotFound(self.name)
+            return metadata
+
+        return self._transport.get_subscription(self.name).map(found)
+
+    def set_options(self, **options: Any) -> Pending[None]:
+        """Change options; of a subscription that does not exist yet, those it will be created with."""
+
+        def change(exists: bool) -> Pending[None]:
+            changes = known(SubscriptionOptions, options)
+            if exists:
+                return self._transport.update_subscription(self.name, changes)
+            build(SubscriptionOptions, {**self._options, **changes})
+            self._options.update(changes)
+            return Pending.of(None)
+
+        return self.exists().then(change)
+
+    # -- handlers ----------------------------------------------------------------------------------
+
+    @overload
+    def on(self, event: str) -> Callable[[H], H]: ...
+
+    @overload
+    def on(self, event: str, handler: Handler) -> Subscription: ...
+
+    def on(self, event: str, handler: Handler | None = None) -> Any:
+        """Listen to "message", "error", "gap" or "close"; without a handler, a decorator.
+
+        The message handler may be `def` (it runs in a thread) or `async def` (it runs on the loop
+        that calls `open`). It answers by `message.ack()` or `message.nack()`; an exception is a
+        nack. If it returns without an answer, the message comes again when its lease is over.
+        """
+        if handler is not None:
+            self._listeners.add(event, handler)
+            return self
+
+        def decorate(function: H) -> H:
+            self._listeners.add(event, function)
+            return function
+
+        return decorate
+
+    def open(self) -> Subscription:
+        """Start handling messages: one at a time per key, side by side across keys."""
+        if self._crew is not None and not self._crew.closed.done():
+            raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for a second one")
+        options = self.metadata().result().options
+        self._crew = open_crew(self._transport, self.name, options, self._listeners)
+        self._session.opened(self)
+        return self
+
+    def close(self) -> Pending[None]:
+        """Finish what runs, give the rest back, end loops over this handle."""
+        self._session.forget(self)
+        for iteration in self._iterations:
+            iteration.close()
+        self._iterations.clear()
+        return Pending.of(None) if self._crew is None else self._crew.close()
+
+    # -- without handlers --------------------------------------------------------------------------
+
+    def pull(self, max_messages: int = 1) -> Pending[list[Message]]:
+        """Up to so many messages that are there now, leased. "gap" listeners are told what is missing."""
+
+        return self._transport.pull(self.name, max_messages, lambda gap: self._listeners.tell("gap", gap))
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages, as they come, until `close`. Answer each before asking for the next."""
+        iteration = MessageIterator(self._transport, self.name, self.metadata().result().options, self._listeners)
+        self._iterating(iteration)
+        return iteration
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages, as they come, until `close`. Answer each before asking for the next."""
+        iteration = AsyncMessageIterator(self._transport, self.name, self.metadata().result().options, self._listeners)
+        self._iterating(iteration)
+        return iteration
+
+    def _iterating(self, iteration: MessageIterator | AsyncMessageIterator) -> None:
+        self._iterations.append(iteration)
+        self._session.opened(self)
+
+    # -- keys, replay and what is going on ---------------------------------------------------------
+
+    def seek(self, *, time: datetime | float | None = None, position: int | None = None) -> Pending[None]:
+        """Deliver again from a time or a position on; what is older counts as acked."""
+        return self._transport.seek(self.name, position, time)
+
+    def blocked_keys(self) -> Pending[list[BlockedKey]]:
+        """The keys that wait for their first message, and why."""
+        return self._transport.blocked_keys(self.name)
+
+    def resume_key(self, ordering_key: str) -> Pending[None]:
+        """Try a parked key again, as if its first message had never failed."""
+        return self._transport.resume_key(self.name, ordering_key)
+
+    def skip(self, ordering_key: str) -> Pending[str]:
+        """Give up the first message of a parked key, whose id is returned; the key goes on."""
+        return self._transport.skip(self.name, ordering_key)
+
+    def metrics(self) -> Pending[Metrics]:
+        """Counters, backlog and head-of-line times of this subscription."""
+        return self._transport.metrics(self.name)
+
+    def __repr__(self) -> str:
+        return f"Subscription({self.name!r}, topic={self.topic!r})"

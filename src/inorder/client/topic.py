@@ -1,0 +1,100 @@
+"""A topic as users see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from inorder.client.session import Session
+from inorder.client.subscription import Subscription
+from inorder.errors import InvalidMessage, TopicNotFound
+from inorder.message import Message
+from inorder.metadata import TopicMetadata
+from inorder.options import TopicOptions, build, check_name
+from inorder.pending import Pending
+
+
+class Topic:
+    """A handle on a topic: it need not exist yet. Handles of one name are interchangeable."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.name = check_name("topic", name)
+        self._session = session
+        self._transport = session.transport
+        self._publisher = session.publisher(name)
+
+    def create(self, **options: Any) -> Pending[Topic]:
+        """Create the topic. `AlreadyExists` if it is there."""
+        return (
+            Pending.run(lambda: build(TopicOptions, None, **options))
+            .then(lambda checked: self._transport.create_topic(self.name, checked))
+            .map(lambda _: self)
+        )
+
+    def exists(self) -> Pending[bool]:
+        return self._transport.get_topic(self.name).map(lambda metadata: metadata is not None)
+
+    def delete(self) -> Pending[None]:
+        """Delete the topic and its messages. Its subscriptions stay, detached."""
+        return self._transport.delete_topic(self.name)
+
+    def metadata(self) -> Pending[TopicMetadata]:
+        def found(metadata: TopicMetadata | None) -> TopicMetadata:
+            if metadata is None:
+                raise TopicNotFound(self.name)
+            return metadata
+
+        return self._transport.get_topic(self.name).map(found)
+
+    def publish_message(
+        self,
+        data: bytes = b"",
+        attributes: Mapping[str, str] | None = None,
+        ordering_key: str | None = None,
+    ) -> Pending[str]:
+        """Publish one message; the answer is its id. Messages of a key keep the order of these calls."""
+        return self._publisher.publish(data, attributes, ordering_key)
+
+    def publish_json(
+        self, obj: Any, *, attributes: Mapping[str, str] | None = None, ordering_key: str | None = None
+    ) -> Pending[str]:
+        """Publish an object as JSON."""
+        try:
+            data = json.dumps(obj, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            return Pending.failed(InvalidMessage(f"not representable as JSON: {error}"))
+        return self._publisher.publish(data, attributes, ordering_key)
+
+    def publish_many(self, messages: Iterable[Message]) -> Pending[list[str]]:
+        """Publish messages in order; the answer is their ids. One bad message refuses them all."""
+        return self._publisher.publish_many(messages)
+
+    def set_publish_options(self, **options: Any) -> None:
+        """How this topic is published to from now on: `message_ordering`, `batching`, `flow_control`."""
+        self._publisher.set_options(options)
+
+    def flush(self) -> Pending[None]:
+        """Send what is collected; done when everything published before is answered."""
+        return self._publisher.flush()
+
+    def resume_publishing(self, ordering_key: str) -> None:
+        """Publish on a key again that was paused because a publish of it failed."""
+        self._publisher.resume(ordering_key)
+
+    def paused_keys(self) -> list[str]:
+        """The keys that wait for `resume_publishing`."""
+        return self._publisher.paused_keys()
+
+    def subscription(self, name: str) -> Subscription:
+        """A handle on a subscription to this topic."""
+        return Subscription(self._session, name, self.name)
+
+    def subscriptions(self) -> Pending[list[Subscription]]:
+        """The subscriptions of this topic."""
+        return self._transport.list_subscriptions(self.name).map(
+            lambda found: [Subscription(self._session, metadata.name, self.name) for metadata in found]
+        )
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"

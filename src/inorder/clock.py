@@ -1,0 +1,102 @@
+"""Where time comes from: microseconds since the epoch, and one timer for whoever must wake up.
+
+Nothing else in the library reads the wall clock, so a test that passes a manual clock owns time.
+"""
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+MICROSECONDS = 1_000_000
+
+_log = logging.getLogger(__name__)
+
+
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """Make sure that it does not start any more."""
+
+
+class Clock(Protocol):
+    """Time, and calls in the future."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970, never less than the call before returned."""
+
+    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+        """Run `callback` once, soon after `when_us`, on a thread of the clock's choice."""
+
+
+class SystemClock:
+    """The machine's time. Timers share one daemon thread, started by the first of them.
+
+    The wall clock may jump; this one starts from it and then follows the monotonic clock, so leases
+    and backoffs are not cut short or stretched when somebody corrects the machine's time.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._timers = _TimerThread(self)
+
+    def now_us(self) -> int:
+        return (time.monotonic_ns() + self._offset_ns) // 1000
+
+    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+        return self._timers.add(when_us, callback)
+
+
+class _Call:
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def run(self) -> None:
+        callback, self.callback = self.callback, None
+        if callback is None:
+            return
+        try:
+            callback()
+        except Exception:  # one bad callback must not stop everybody's timers
+            _log.exception("a timer's callback failed")
+
+
+class _TimerThread:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._heap: list[tuple[int, int, _Call]] = []
+        self._tie = itertools.count()
+        self._started = False
+
+    def add(self, when_us: int, callback: Callable[[], None]) -> Timer:
+        call = _Call(callback)
+        with self._changed:
+            heapq.heappush(self._heap, (when_us, next(self._tie), call))
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self._run, name="inorder-timers", daemon=True).start()
+            elif self._heap[0][2] is call:
+                self._changed.notify()
+        return call
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._heap or self._heap[0][0] > self._clock.now_us():
+                    wait_us = self._heap[0][0] - self._clock.now_us() if self._heap else None
+                    self._changed.wait(None if wait_us is None else max(wait_us, 0) / MICROSECONDS)
+                call = heapq.heappop(self._heap)[2]
+            call.run()
+
+
+SYSTEM_CLOCK = SystemClock()

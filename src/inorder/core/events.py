@@ -1,0 +1,151 @@
+"""What has happened: facts that replaying gives back the same state.
+
+One event covers a whole batch. Leases are no events: a crash forgets them, and their messages come
+again. `leases` in an event says which of them it ended; a journal has no use for that part. Nobody
+changes an event; they are not frozen only because that would double what each call costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from inorder.message import Record
+from inorder.options import SubscriptionOptions, TopicOptions
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class TopicCreated:
+    topic: str
+    id_prefix: str  # of its message ids, unique over topics and restarts
+    options: TopicOptions
+    now_us: int
+
+
+@dataclass(slots=True)
+class TopicDeleted:
+    topic: str
+
+
+@dataclass(slots=True)
+class SubscriptionCreated:
+    subscription: str
+    topic: str
+    ack_id_prefix: str
+    options: SubscriptionOptions
+    now_us: int
+
+
+@dataclass(slots=True)
+class SubscriptionUpdated:
+    subscription: str
+    options: SubscriptionOptions
+
+
+@dataclass(slots=True)
+class SubscriptionDeleted:
+    subscription: str
+
+
+@dataclass(slots=True)
+class Published:
+    """A batch takes the next positions of its topic. Full subscriptions miss what is refused."""
+
+    topic: str
+    records: list[Record]
+    size: int
+    refused: Mapping[str, frozenset[int]]  # subscription → positions
+
+
+@dataclass(slots=True)
+class Acked:
+    subscription: str
+    leases: Sequence[int]
+    records: Sequence[Record]
+
+
+@dataclass(slots=True)
+class Return:
+    """What comes back of one key (or one message without a key), in order, and until when it waits."""
+
+    key: str
+    leases: Sequence[int]
+    records: Sequence[Record]  # a gap record stands where a message was given up
+    failures: Sequence[tuple[int, int]]  # (position, how often it has failed by now)
+    until_us: int | None  # 0: free at once; None: the key is parked
+    waits_for: int  # the position of the message for which the key waits, if it does
+
+
+@dataclass(slots=True)
+class Failed:
+    """Deliveries that ended in a nack or in silence."""
+
+    subscription: str
+    returns: Sequence[Return]
+    failed: int  # deliveries, those that were dead-lettered included
+    spared: int  # how many of them should have been dead-lettered but could not
+    expired: bool
+    now_us: int
+
+
+@dataclass(slots=True)
+class DeadLettered:
+    """These were published to the dead-letter topic, in the same step, and are gone from here."""
+
+    subscription: str
+    records: Sequence[Record]
+
+
+@dataclass(slots=True)
+class KeyResumed:
+    subscription: str
+    key: str
+
+
+@dataclass(slots=True)
+class HeadSkipped:
+    subscription: str
+    key: str
+
+
+@dataclass(slots=True)
+class Sought:
+    """Everything from a position or a time on is to be delivered again, and nothing before it."""
+
+    subscription: str
+    position: int | None
+    time_us: int | None
+    now_us: int
+
+
+@dataclass(slots=True)
+class Elapsed:
+    """Time has passed: backoffs that are over are over, what is older than the retention is gone."""
+
+    subscription: str
+    now_us: int
+
+
+Event: TypeAlias = (
+    TopicCreated
+    | TopicDeleted
+    | SubscriptionCreated
+    | SubscriptionUpdated
+    | SubscriptionDeleted
+    | Published
+    | Acked
+    | Failed
+    | DeadLettered
+    | KeyResumed
+    | HeadSkipped
+    | Sought
+    | Elapsed
+)
+
+
+# What a command comes to: the answer, what will be true once it is applied, and what a person should
+# know (nothing was lost, but something needs care). A plain tuple: there is one for every call.
+Decision: TypeAlias = tuple[T, Sequence[Event], Sequence[str]]

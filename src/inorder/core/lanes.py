@@ -1,0 +1,281 @@
+"""One key's turn: who may go next so that no key is ever overtaken by itself.
+
+Works on plain tuples, of which it reads the position and the key and nothing else: the broker's
+records, and what a client holds of them. Knows nothing of leases, time or limits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any, Generic, TypeVar
+
+from inorder.message import KEY, POSITION
+
+Item = TypeVar("Item", bound=tuple[Any, ...])
+
+
+class Lanes(Generic[Item]):
+    """Records waiting their turn, at most one out per key. Not thread-safe.
+
+    A key is in `_behind` from its first record until nothing of it is left, and costs nothing
+    otherwise. Of each key at most one record is ready, so keys take turns. Records without a key
+    are free; those that came back go first, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self._ready: deque[Item] = deque()
+        self._returned: list[tuple[int, Item]] = []  # a heap: keyless records that came back
+        self._behind: dict[str, deque[Item] | None] = {}  # None: one is ready or out, nothing waits
+
+    def any_ready(self) -> bool:
+        """Whether a `take` may find something."""
+        return bool(self._ready or self._returned)
+
+    def put(self, records: Iterable[Item]) -> None:
+        """New records, behind everything of their keys."""
+        behind, ready = self._behind, self._ready
+        for record in records:
+            key = record[1]
+            if key not in behind:
+                if key:
+                    behind[key] = None
+                ready.append(record)
+            elif (waiting := behind[key]) is None:
+                behind[key] = deque((record,))
+            else:
+                waiting.append(record)
+
+    def take(self, count: int, consumer: object = None) -> list[Item]:
+        """Up to `count` records, which are out from now on."""
+        ready, returned = self._ready, self._returned
+        if count == 1 and not returned:  # the common case by far, and half the cost of the general one
+            return [ready.popleft()] if ready else []
+        taken = [heappop(returned)[1] for _ in range(min(count, len(returned)))] if returned else []
+        if len(ready) <= count - len(taken):
+            taken += ready
+            ready.clear()
+        else:
+            popleft = ready.popleft
+            taken += [popleft() for _ in range(count - len(taken))]
+        return taken
+
+    def untake(self, records: Sequence[Item]) -> None:
+        """These were taken a moment ago and go first again, in this order."""
+        self._ready.extendleft(reversed(records))
+
+    def done(self, records: Iterable[Item]) -> None:
+        """These were out and will not come back: the next of their keys are ready."""
+        behind, ready = self._behind, self._ready
+        for record in records:
+            key = record[1]
+            # Popped first: most keys have nobody waiting, and then this is all.
+            if key and (waiting := behind.pop(key)):
+                ready.append(waiting.popleft())
+                behind[key] = waiting
+
+    def give_back(self, record: Item) -> None:
+        """A record without a key that was out is free again, before all that never were."""
+        heappush(self._returned, (record[POSITION], record))
+
+    def hold(self, key: str, records: Sequence[Item]) -> None:
+        """What was out of `key`, if anything, returns to its front, and the key waits for `release`."""
+        self._to_front(key, records)
+
+    def release(self, key: str) -> None:
+        """A held key takes turns again."""
+        if waiting := self._behind[key]:
+            self._ready.append(waiting.popleft())
+        else:
+            del self._behind[key]
+
+    def waiting(self, key: str) -> Sequence[Item]:
+        """The records of `key` that have no turn yet; a held key's head is the first of them."""
+        return self._behind.get(key) or ()
+
+    def crowded(self) -> Iterator[str]:
+        """The keys of which a record waits for another one."""
+        return (key for key, waiting in self._behind.items() if waiting)
+
+    def replace(self, key: str, index: int, record: Item) -> None:
+        """Put `record` in the place of one that waits."""
+        waiting = self._behind[key]
+        assert waiting
+        waiting[index] = record
+
+    def records(self) -> Iterator[Item]:
+        """Everything that is not out, each key in its order."""
+        yield from self._ready
+        yield from (record for _, record in self._returned)
+        for waiting in self._behind.values():
+            yield from waiting or ()
+
+    def rewrite(self, change: Callable[[Item], Item | None]) -> None:
+        """Replace every record that is not out; None removes it, which a key's record never is."""
+        self._ready = deque(filter(None, map(change, self._ready)))
+        kept = ((position, change(record)) for position, record in sorted(self._returned))
+        self._returned = [(position, record) for position, record in kept if record]
+        for key, waiting in self._behind.items():
+            if waiting:
+                self._behind[key] = deque(filter(None, map(change, waiting)))
+
+    def forsake(self, consumer: object) -> None:
+        """The consumer has gone. Nothing here is tied to one."""
+
+    def _to_front(self, key: str, records: Sequence[Item]) -> None:
+        waiting = self._behind.get(key)
+        if waiting is None:
+            self._behind[key] = deque(records)
+        else:
+            waiting.extendleft(reversed(records))
+
+
+class FreeLanes(Lanes[Item]):
+    """No order is promised, so no key waits: oldest first, and what came back before the rest."""
+
+    def put(self, records: Iterable[Item]) -> None:
+        self._ready.extend(records)
+
+    def done(self, records: Iterable[Item]) -> None:
+        """Nobody waited for them."""
+
+
+class WindowedLanes(Lanes[Item]):
+    """Up to `window` items of a key out at once, in order, all with one consumer.
+
+    Here a key waits in full, and a token in the line of those that are ready stands for its turn. A
+    key that has items out belongs to the consumer that took them, because two of them would lose
+    its order; its token waits aside when somebody else comes upon it.
+    """
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self._window = window
+        self._line: deque[str | Item] = deque()  # tokens of keys, and items without a key
+        self._has_token: set[str] = set()
+        self._aside: dict[object, deque[str]] = {}  # tokens that only this consumer may use
+        self._aside_for: dict[str, object] = {}  # the keys among them; a token of no such key is void
+        self._held: set[str] = set()
+        self._out: dict[str, int] = {}
+        self._owner: dict[str, object] = {}
+
+    def any_ready(self) -> bool:
+        return bool(self._line or self._aside_for or self._returned)
+
+    def put(self, records: Iterable[Item]) -> None:
+        for record in records:
+            key = record[KEY]
+            if not key:
+                self._line.append(record)
+            elif waiting := self._behind.get(key):
+                waiting.append(record)
+            else:
+                self._behind[key] = deque((record,))
+                self._queue(key)
+
+    def take(self, count: int, consumer: object = None) -> list[Item]:
+        taken = [heappop(self._returned)[1] for _ in range(min(count, len(self._returned)))]
+        while len(taken) < count and (record := self._next(consumer)) is not None:
+            taken.append(record)
+        return taken
+
+    def untake(self, records: Sequence[Item]) -> None:
+        for record in reversed(records):
+            key = record[KEY]
+            if not key:
+                self._line.appendleft(record)
+                continue
+            self._back_in(key)
+            self._to_front(key, (record,))
+            if key in self._has_token:
+                self._line.remove(key)
+            self._has_token.add(key)
+            self._line.appendleft(key)
+
+    def done(self, records: Iterable[Item]) -> None:
+        for record in records:
+            if key := record[KEY]:
+                self._back_in(key)
+                self._go_on(key)
+
+    def hold(self, key: str, records: Sequence[Item]) -> None:
+        for _ in records:
+            self._back_in(key)
+        self._to_front(key, records)
+        self._held.add(key)
+
+    def release(self, key: str) -> None:
+        self._held.discard(key)
+        self._go_on(key)
+
+    def records(self) -> Iterator[Item]:
+        yield from (turn for turn in self._line if not isinstance(turn, str))
+        yield from super().records()
+
+    def rewrite(self, change: Callable[[Item], Item | None]) -> None:
+        line = (turn if isinstance(turn, str) else change(turn) for turn in self._line)
+        self._line = deque(turn for turn in line if turn is not None)
+        super().rewrite(change)
+
+    def forsake(self, consumer: object) -> None:
+        for key in self._aside.pop(consumer, ()):
+            if key in self._aside_for:
+                del self._aside_for[key]
+                self._line.append(key)
+
+    def _next(self, consumer: object) -> Item | None:
+        aside = self._aside.get(consumer)
+        while aside:
+            key = aside.popleft()
+            if key in self._aside_for and self._aside_for[key] is consumer:
+                del self._aside_for[key]
+                self._has_token.discard(key)
+                if self._may_go(key):
+                    return self._go(key, consumer)
+        while self._line:
+            turn = self._line.popleft()
+            if not isinstance(turn, str):
+                return turn
+            if self._may_go(turn) and self._owner.get(turn, consumer) is not consumer:
+                owner = self._aside_for[turn] = self._owner[turn]
+                self._aside.setdefault(owner, deque()).append(turn)
+                continue
+            self._has_token.discard(turn)
+            if self._may_go(turn):
+                return self._go(turn, consumer)
+        return None
+
+    def _may_go(self, key: str) -> bool:
+        return bool(self._behind.get(key)) and key not in self._held and self._out.get(key, 0) < self._window
+
+    def _go(self, key: str, consumer: object) -> Item:
+        waiting = self._behind[key]
+        assert waiting
+        self._out[key] = self._out.get(key, 0) + 1
+        self._owner[key] = consumer
+        record = waiting.popleft()
+        self._queue(key)
+        return record
+
+    def _queue(self, key: str) -> None:
+        """Give the key a token, if it may go and has none."""
+        if key not in self._has_token and self._may_go(key):
+            self._has_token.add(key)
+            self._line.append(key)
+
+    def _back_in(self, key: str) -> None:
+        """One item of the key is no longer out; with the last one the key belongs to nobody."""
+        self._out[key] -= 1
+        if not self._out[key]:
+            del self._out[key]
+            del self._owner[key]
+            if key in self._aside_for:
+                del self._aside_for[key]
+                self._line.append(key)
+
+    def _go_on(self, key: str) -> None:
+        if self._behind[key] or key in self._out:
+            self._queue(key)
+        else:
+            del self._behind[key]

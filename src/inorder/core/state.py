@@ -1,0 +1,477 @@
+"""All the broker knows, and the rules by which it changes.
+
+A verb decides: it may refuse, and changes nothing. `apply` makes a decision true, and may not refuse.
+Leasing is the exception: leases are not kept by any journal, so `lease`, `extend` and `release`
+change memory at once. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import repeat
+from math import inf
+from operator import itemgetter
+from typing import Any
+
+from inorder.clock import MICROSECONDS
+from inorder.core.events import (
+    Acked,
+    DeadLettered,
+    Decision,
+    Elapsed,
+    Event,
+    Failed,
+    HeadSkipped,
+    KeyResumed,
+    Published,
+    Sought,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionUpdated,
+    TopicCreated,
+    TopicDeleted,
+)
+from inorder.core.subscription import Subscription
+from inorder.core.topic import Topic
+from inorder.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotRetained,
+    QueueFull,
+    ResourceExhausted,
+    SubscriptionAlreadyExists,
+    SubscriptionNotFound,
+    TopicAlreadyExists,
+    TopicNotFound,
+)
+from inorder.message import POSITION, SIZE, STORED_US, Batch, Record
+from inorder.options import (
+    MAX_ACK_DEADLINE_SECONDS,
+    SubscriptionOptions,
+    TopicOptions,
+    check_name,
+    check_number,
+    check_whole,
+)
+
+_position = itemgetter(POSITION)
+_size = itemgetter(SIZE)
+
+NOBODY: Mapping[str, Any] = {}
+
+
+class NoRoom(ResourceExhausted):
+    """A subscription with `when_full="block"` is full: publish again when it has room."""
+
+
+class State:
+    """The whole broker. `epoch` makes ids unique: give every start of a broker another one."""
+
+    def __init__(self, epoch: str) -> None:
+        self._epoch = epoch
+        self._serial = 0
+        self._first_lease = 1  # of new subscriptions: beyond those of a deleted one of the same name
+        self.topics: dict[str, Topic] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self._by_topic: dict[str, dict[str, Subscription]] = {}
+        self._by_ack_prefix: dict[str, Subscription] = {}
+        self._hidden: list[Published] = []  # applied, but not to be delivered before they are durable
+        self._alarms: list[tuple[int, str]] = []
+        self.due_us = inf  # when `due` should be asked next
+
+    # -- topics and subscriptions ------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        try:
+            return self.topics[name]
+        except (KeyError, TypeError):
+            raise TopicNotFound(name) from None
+
+    def subscription(self, name: str) -> Subscription:
+        try:
+            return self.subscriptions[name]
+        except (KeyError, TypeError):
+            raise SubscriptionNotFound(name) from None
+
+    def subscriptions_of(self, topic: str) -> list[Subscription]:
+        self.topic(topic)
+        return list(self._by_topic[topic].values())
+
+    def create_topic(self, name: str, options: TopicOptions, now_us: int) -> Decision[None]:
+        check_name("topic", name)
+        if name in self.topics:
+            raise TopicAlreadyExists(name)
+        return None, [TopicCreated(name, f"{self._epoch}{self._serial}-", options, now_us)], ()
+
+    def delete_topic(self, name: str) -> Decision[None]:
+        self.topic(name)
+        return None, [TopicDeleted(name)], ()
+
+    def create_subscription(self, name: str, topic: str, options: SubscriptionOptions, now_us: int) -> Decision[None]:
+        check_name("subscription", name)
+        self.topic(topic)
+        if name in self.subscriptions:
+            raise SubscriptionAlreadyExists(name)
+        _check_dead_letters(topic, options)
+        # The subscription is built once on trial, so that a bad filter is refused before anything is stored.
+        Subscription(name, topic, "", "", options, now_us)
+        prefix = f"{self._epoch}{self._serial}-"
+        return None, [SubscriptionCreated(name, topic, prefix, options, now_us)], ()
+
+    def update_subscription(self, name: str, options: SubscriptionOptions) -> Decision[None]:
+        subscription = self.subscription(name)
+        _check_dead_letters(subscription.topic, options)
+        if options.filter != subscription.options.filter:
+            raise InvalidArgument(
+                f"filter: cannot be changed after creation (it is {subscription.options.filter!r}); "
+                "create another subscription"
+            )
+        return None, [SubscriptionUpdated(name, options)], ()
+
+    def delete_subscription(self, name: str) -> Decision[None]:
+        self.subscription(name)
+        return None, [SubscriptionDeleted(name)], ()
+
+    # -- messages in -------------------------------------------------------------------------------
+
+    def publish(self, topic_name: str, batch: Batch, now_us: int) -> Decision[int]:
+        """The reply is the position of the first message; the others follow it."""
+        topic = self.topic(topic_name)
+        first = topic.next_position
+        keys, data, attributes, sizes = batch
+        if not keys:
+            return first, (), ()
+        if len(keys) == 1:
+            records = [(first, keys[0], data[0], attributes[0], now_us, sizes[0], now_us)]
+        else:  # columns become rows in C, without a step of the interpreter per message
+            positions = range(first, first + len(keys))
+            records = list(zip(positions, keys, data, attributes, repeat(now_us), sizes, repeat(now_us)))
+        return first, (self._decide_published(topic_name, records, sum(sizes)),), ()
+
+    def _decide_published(self, topic: str, records: list[Record], size: int) -> Published:
+        refused = NOBODY
+        for subscription in self._by_topic[topic].values():
+            if (
+                subscription.backlog_messages + len(records) <= subscription.max_messages
+                and subscription.backlog_bytes + size <= subscription.max_bytes
+            ):
+                continue
+            positions = subscription.decide_room(records)
+            if positions and subscription.options.queue_limits.when_full == "drop":
+                refused = {**refused, subscription.name: positions}
+            elif positions:
+                _refuse(subscription)
+        return Published(topic, records, size, refused)
+
+    # -- messages out ------------------------------------------------------------------------------
+
+    def lease(
+        self, name: str, count: int, now_us: int, consumer: object = None, max_bytes: float = inf, alone: bool = True
+    ) -> tuple[Subscription, int, list[Record]]:
+        """Up to `count` messages for a consumer, with consecutive lease numbers from the one returned."""
+        subscription = self.subscription(name)
+        first, records = subscription.lease(count, now_us, consumer, max_bytes, alone)
+        wake_us = subscription.wake_us
+        if records and (wake_us is None or wake_us > now_us + subscription.ack_deadline_us):
+            self._set_alarm(subscription)
+        return subscription, first, records
+
+    def extend(self, name: str, leases: Sequence[int], seconds: float, now_us: int) -> Decision[list[int]]:
+        """Move the deadline to `seconds` from now; the reply lists the leases that are over already."""
+        subscription = self.subscription(name)
+        check_number("seconds", seconds, up_to=MAX_ACK_DEADLINE_SECONDS)
+        out = subscription.leases.records
+        subscription.leases.extend([lease for lease in leases if lease in out], now_us + round(seconds * MICROSECONDS))
+        self._set_alarm(subscription)
+        return [lease for lease in leases if lease not in out], (), ()
+
+    def release(self, name: str, leases: Sequence[int], consumer: object = None) -> Decision[None]:
+        """Take back what a consumer holds but has not begun, without blaming it."""
+        if subscription := self.subscriptions.get(name):
+            subscription.release(leases)
+            subscription.forsake(consumer)
+        return None, (), ()
+
+    def find_lease(self, ack_id: str) -> tuple[Subscription, int] | None:
+        """The subscription and lease number that an ack id names, if it can be one."""
+        prefix, dash, number = str(ack_id).rpartition("-")
+        subscription = self._by_ack_prefix.get(prefix + dash)
+        if subscription is None or not number.isdecimal() or str(int(number[:18])) != number:
+            return None
+        return subscription, int(number)
+
+    def ack(self, name: str, leases: Sequence[int]) -> Decision[list[int]]:
+        """Each lease named once. The reply lists those that are over; the others are acked all the same."""
+        subscription = self.subscription(name)
+        out = subscription.leases.records
+        try:
+            return [], (Acked(name, leases, list(map(out.__getitem__, leases))),), ()
+        except KeyError:
+            valid = [lease for lease in leases if lease in out]
+            over = [lease for lease in leases if lease not in out]
+            return over, (Acked(name, valid, [out[lease] for lease in valid]),), ()
+
+    def nack(self, name: str, leases: Sequence[int], now_us: int) -> Decision[list[int]]:
+        """The reply lists the leases that are over already; the others come again all the same."""
+        subscription = self.subscription(name)
+        out = subscription.leases.records
+        events, problems = self._decide_failed(
+            subscription, [lease for lease in dict.fromkeys(leases) if lease in out], now_us, expired=False
+        )
+        return [lease for lease in leases if lease not in out], events, problems
+
+    def _decide_failed(
+        self, subscription: Subscription, leases: Sequence[int], now_us: int, *, expired: bool
+    ) -> tuple[list[Event], list[str]]:
+        if not leases:
+            return [], []
+        verdict = subscription.decide_failure(leases, now_us)
+        if not verdict.poison:
+            return [Failed(subscription.name, verdict.returns, len(leases), 0, expired, now_us)], []
+        try:
+            published = self._decide_dead_letters(subscription, verdict.poison, now_us)
+        except (TopicNotFound, ResourceExhausted) as error:
+            spared = len(verdict.poison)
+            verdict = subscription.decide_failure(leases, now_us, dead_letters=False)
+            problem = (
+                f"subscription {subscription.name!r}: {spared} message(s) failed too often but cannot be "
+                f"dead-lettered: {error}; they stay and are retried"
+            )
+            return [Failed(subscription.name, verdict.returns, len(leases), spared, expired, now_us)], [problem]
+        return [
+            Failed(subscription.name, verdict.returns, len(leases), 0, expired, now_us),
+            published,
+            DeadLettered(subscription.name, verdict.poison),
+        ], self._without_audience(published)
+
+    def _decide_dead_letters(self, subscription: Subscription, poison: list[Record], now_us: int) -> Published:
+        """The same messages in the dead-letter topic, or an error if it is missing or has no room."""
+        policy = subscription.options.dead_letter_policy
+        assert policy is not None
+        first = self.topic(policy.dead_letter_topic).next_position
+        records: list[Record] = [
+            (position, key, data, attributes, publish_us, size, now_us)
+            for position, (_, key, data, attributes, publish_us, size, _) in enumerate(
+                sorted(poison, key=_position), first
+            )
+        ]
+        published = self._decide_published(policy.dead_letter_topic, records, sum(map(_size, poison)))
+        if published.refused:
+            raise QueueFull(", ".join(published.refused), "a dead letter is never dropped")
+        return published
+
+    def _without_audience(self, published: Published) -> list[str]:
+        if self._by_topic[published.topic] or self.topics[published.topic].retention_us:
+            return []
+        count = len(published.records)
+        return [f"dead-letter topic {published.topic!r} has no subscription: nobody keeps {count} message(s)"]
+
+    # -- keys and replay ---------------------------------------------------------------------------
+
+    def resume_key(self, name: str, key: str) -> Decision[None]:
+        return None, [self.subscription(name).decide_resume(key)], ()
+
+    def skip(self, name: str, key: str) -> Decision[int]:
+        """The reply is the position of the message that is given up."""
+        event, position = self.subscription(name).decide_skip(key)
+        return position, [event], ()
+
+    def seek(
+        self, name: str, now_us: int, *, position: int | None = None, time_us: int | None = None
+    ) -> Decision[None]:
+        subscription = self.subscription(name)
+        if (position is None) == (time_us is None):
+            raise InvalidArgument("seek: give either a position or a time")
+        if subscription.detached:
+            raise FailedPrecondition(f"subscription {name!r} is detached: its topic was deleted")
+        if position is not None:
+            self._check_position(subscription, position, now_us)
+        return None, [Sought(name, position, time_us, now_us)], ()
+
+    def _check_position(self, subscription: Subscription, position: int, now_us: int) -> None:
+        topic = self.topics[subscription.topic]
+        end = topic.next_position
+        check_whole("position", position, at_least=0)
+        if position > end:
+            raise InvalidArgument(f"position: up to {end}, the next one to come, not {position}")
+        unacked = subscription.oldest_unacked()
+        oldest = min(topic.oldest_position(now_us), end if unacked is None else unacked)
+        if position < oldest:
+            raise NotRetained(position, oldest)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def due(self, now_us: int) -> tuple[Subscription, Decision[None]] | None:
+        """What time has brought about for one subscription; ask until there is no more."""
+        while self._alarms and self._alarms[0][0] <= now_us:
+            due_us, name = heappop(self._alarms)
+            subscription = self.subscriptions.get(name)
+            if subscription is not None and subscription.wake_us == due_us:
+                subscription.wake_us = None
+                return subscription, self._due_of(subscription, now_us)
+        self.due_us = self._alarms[0][0] if self._alarms else inf
+        return None
+
+    def _due_of(self, subscription: Subscription, now_us: int) -> Decision[None]:
+        events, problems = self._decide_failed(subscription, subscription.leases.expired(now_us), now_us, expired=True)
+        return None, [*events, Elapsed(subscription.name, now_us)], problems
+
+    def _set_alarm(self, subscription: Subscription) -> None:
+        """Ask again when this subscription's time comes, unless that is arranged already."""
+        due_us = subscription.due_us()
+        if due_us is not None and (subscription.wake_us is None or due_us < subscription.wake_us):
+            subscription.wake_us = due_us
+            heappush(self._alarms, (due_us, subscription.name))
+            self.due_us = self._alarms[0][0]
+
+    # -- apply -------------------------------------------------------------------------------------
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Make true what was decided."""
+        for event in events:
+            _APPLY[type(event)](self, event)
+
+    def reveal(self) -> Sequence[Subscription]:
+        """Let subscribers see what was published: call it when that is as durable as it will get."""
+        if not self._hidden:
+            return ()
+        hidden, self._hidden = self._hidden, []
+        touched: list[Subscription] = []
+        for event in hidden:
+            # The topic may have been deleted meanwhile, and its messages with it.
+            for subscription in self._by_topic.get(event.topic, NOBODY).values():
+                refused = event.refused.get(subscription.name) if event.refused else None
+                subscription.absorb(event.records, event.size, refused)
+                if subscription.wake_us is None:
+                    self._set_alarm(subscription)
+                touched.append(subscription)
+        return touched
+
+    def _topic_created(self, event: TopicCreated) -> None:
+        self._serial += 1
+        self.topics[event.topic] = Topic(event.topic, event.id_prefix, event.options, event.now_us)
+        self._by_topic[event.topic] = {}
+        self._set_retention(event.topic)
+
+    def _topic_deleted(self, event: TopicDeleted) -> None:
+        del self.topics[event.topic]
+        for subscription in self._by_topic.pop(event.topic).values():
+            subscription.detach()
+
+    def _subscription_created(self, event: SubscriptionCreated) -> None:
+        self._serial += 1
+        topic = self.topics[event.topic]
+        subscription = Subscription(
+            event.subscription,
+            event.topic,
+            event.ack_id_prefix,
+            topic.id_prefix,
+            event.options,
+            event.now_us,
+            self._first_lease,
+        )
+        self.subscriptions[event.subscription] = subscription
+        self._by_topic[event.topic][event.subscription] = subscription
+        self._by_ack_prefix[event.ack_id_prefix] = subscription
+        self._set_retention(event.topic)
+
+    def _subscription_updated(self, event: SubscriptionUpdated) -> None:
+        subscription = self.subscriptions[event.subscription]
+        subscription.update(event.options)
+        self._set_alarm(subscription)
+        self._set_retention(subscription.topic)
+
+    def _subscription_deleted(self, event: SubscriptionDeleted) -> None:
+        subscription = self.subscriptions.pop(event.subscription)
+        self._first_lease = max(self._first_lease, subscription.leases.next)
+        del self._by_ack_prefix[subscription.ack_id_prefix]
+        if not subscription.detached:
+            del self._by_topic[subscription.topic][event.subscription]
+            self._set_retention(subscription.topic)
+
+    def _set_retention(self, name: str) -> None:
+        """A topic keeps messages for as long as it or one of its subscriptions asks for."""
+        if topic := self.topics.get(name):
+            subscribed = [s.options for s in self._by_topic[name].values() if s.options.retain_acked_messages]
+            topic.retain(
+                max(
+                    [
+                        topic.options.message_retention_duration or 0,
+                        *(o.message_retention_duration for o in subscribed),
+                    ]
+                )
+            )
+
+    def _published(self, event: Published) -> None:
+        self.topics[event.topic].append(event.records)
+        self._hidden.append(event)
+
+    def _acked(self, event: Acked) -> None:
+        self.subscriptions[event.subscription].acked(event.leases, event.records)
+
+    def _failed(self, event: Failed) -> None:
+        subscription = self.subscriptions[event.subscription]
+        subscription.failed(event)
+        self._set_alarm(subscription)
+
+    def _dead_lettered(self, event: DeadLettered) -> None:
+        self.subscriptions[event.subscription].dead_lettered(event.records)
+
+    def _key_resumed(self, event: KeyResumed) -> None:
+        self.subscriptions[event.subscription].resume(event.key)
+
+    def _head_skipped(self, event: HeadSkipped) -> None:
+        self.subscriptions[event.subscription].skip(event.key)
+
+    def _sought(self, event: Sought) -> None:
+        subscription = self.subscriptions[event.subscription]
+        retained = self.topics[subscription.topic].retained(event.now_us)
+        if event.position is not None:
+            position = event.position
+            subscription.seek(retained, lambda record: record[POSITION] >= position)
+        else:
+            time_us = event.time_us or 0
+            subscription.seek(retained, lambda record: record[STORED_US] >= time_us)
+        self._set_alarm(subscription)
+
+    def _elapsed(self, event: Elapsed) -> None:
+        subscription = self.subscriptions[event.subscription]
+        subscription.elapse(event.now_us)
+        self._set_alarm(subscription)
+
+
+def _check_dead_letters(topic: str, options: SubscriptionOptions) -> None:
+    if options.dead_letter_policy is not None and options.dead_letter_policy.dead_letter_topic == topic:
+        raise InvalidArgument(f"dead_letter_topic: another topic than the subscription's own, not {topic!r}")
+
+
+def _refuse(subscription: Subscription) -> None:
+    """A full queue that may not drop: the publisher waits or is refused."""
+    limits = subscription.options.queue_limits
+    if limits.when_full == "error":
+        raise QueueFull(
+            subscription.name,
+            f"it holds {subscription.backlog_messages} messages and {subscription.backlog_bytes} bytes, "
+            f"its limits are {limits.max_messages} messages and {limits.max_bytes} bytes",
+        )
+    # A batch larger than the whole queue would wait for ever: it is let in when the queue is empty.
+    if subscription.backlog_messages:
+        raise NoRoom(f"subscription {subscription.name!r} is full")
+
+
+_APPLY: Mapping[type, Callable[[State, Any], None]] = {
+    TopicCreated: State._topic_created,
+    TopicDeleted: State._topic_deleted,
+    SubscriptionCreated: State._subscription_created,
+    SubscriptionUpdated: State._subscription_updated,
+    SubscriptionDeleted: State._subscription_deleted,
+    Published: State._published,
+    Acked: State._acked,
+    Failed: State._failed,
+    DeadLettered: State._dead_lettered,
+    KeyResumed: State._key_resumed,
+    HeadSkipped: State._head_skipped,
+    Sought: State._sought,
+    Elapsed: State._elapsed,
+}

@@ -1,0 +1,609 @@
+"""One subscription: what waits, what is out, what failed, and what each of that costs its key.
+
+Works on record tuples and whole batches. Verbs that begin with `decide_` change nothing; the others
+make true what has been decided and cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from itertools import chain
+from math import inf
+from operator import itemgetter
+from typing import NamedTuple
+
+from inorder.clock import MICROSECONDS
+from inorder.core.events import Failed, HeadSkipped, KeyResumed, Return
+from inorder.core.filters import compile_filter
+from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
+from inorder.core.leases import Leases
+from inorder.errors import KeyNotBlocked
+from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record
+from inorder.metadata import BlockedKey, Counters, Metrics
+from inorder.options import FlowControl, SubscriptionOptions
+
+SWEEP_US = 60 * MICROSECONDS  # how often messages that nobody pulls are looked at for their age
+PASS_OVER = 100  # how far a pull looks past messages that do not fit the bytes that are free
+
+_size = itemgetter(SIZE)
+_position = itemgetter(POSITION)
+
+
+class Hold(NamedTuple):
+    """Why a key waits: for which message, until a time or (None) until somebody resumes it."""
+
+    position: int
+    until_us: int | None
+
+
+class Verdict(NamedTuple):
+    """What is to become of failed deliveries."""
+
+    returns: list[Return]
+    poison: list[Record]  # to be dead-lettered; a gap record stands for them in `returns`
+
+
+class Subscription:
+    """The messages of one subscription that are not acked yet. Not thread-safe."""
+
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        ack_id_prefix: str,
+        id_prefix: str,
+        options: SubscriptionOptions,
+        created_us: int,
+        first_lease: int = 1,
+    ) -> None:
+        self.name = name
+        self.topic = topic
+        self.ack_id_prefix = ack_id_prefix
+        self.id_prefix = id_prefix
+        self.created_us = created_us
+        self.detached = False
+        self.counters = Counters()
+        self.leases = Leases(first_lease)
+        self.wake_us: int | None = None  # the alarm that the state has set for us
+        self.backlog_messages = 0
+        self.backlog_bytes = 0
+        self.out_bytes = 0
+        self._gaps = 0  # gap records that are not acked yet; they are no backlog
+        self._failures: dict[int, tuple[int, int]] = {}  # position → (how often, when it was first out)
+        self._holds: dict[str, Hold] = {}
+        self._alarms: list[tuple[int, int, str, Record | None]] = []  # (due, position, key or record)
+        self._out_of_key: dict[str, list[int]] = {}  # leases in order, where a key may have several
+        self._oldest_us: int | None = None  # nothing that waits was stored earlier
+        self._swept_us = 0
+        self._starved: tuple[int, int] | None = None  # (position, since) of the first that did not fit
+        self._set_options(options)
+        self._lanes = self._new_lanes()
+
+    def _set_options(self, options: SubscriptionOptions) -> None:
+        self.options = options
+        self.matches: Callable[..., bool] | None = compile_filter(options.filter) if options.filter else None
+        limits = options.queue_limits
+        self.max_messages = inf if limits.max_messages is None else limits.max_messages
+        self.max_bytes = inf if limits.max_bytes is None else limits.max_bytes
+        self.ordered = options.enable_message_ordering
+        self.windowed = self.ordered and options.max_outstanding_per_key > 1
+        self.ack_deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
+        self.retention_us = round(options.message_retention_duration * MICROSECONDS)
+
+    def _new_lanes(self) -> Lanes[Record]:
+        if not self.ordered:
+            return FreeLanes()
+        window = self.options.max_outstanding_per_key
+        return Lanes() if window == 1 else WindowedLanes(window)
+
+    # -- what comes in -----------------------------------------------------------------------------
+
+    def decide_room(self, records: Sequence[Record]) -> frozenset[int]:
+        """The positions that do not fit any more; the first of a batch come first."""
+        messages_left = self.max_messages - self.backlog_messages
+        bytes_left = self.max_bytes - self.backlog_bytes
+        refused: set[int] = set()
+        for record in records:
+            if self.matches is not None and not self.matches(record[ATTRIBUTES] or {}):
+                continue
+            # As soon as one does not fit, none does: a later one that fits would hide the hole.
+            if messages_left < 1 or bytes_left < record[SIZE] or refused:
+                refused.add(record[POSITION])
+            messages_left -= 1
+            bytes_left -= record[SIZE]
+        return frozenset(refused)
+
+    def absorb(self, records: Sequence[Record], size: int, refused: frozenset[int] | None = None) -> None:
+        """New messages of the topic become visible here."""
+        if refused:
+            self._absorb_with_gaps(records, refused)
+            return
+        if self.matches is not None:
+            matches = self.matches
+            records = [record for record in records if matches(record[ATTRIBUTES] or {})]
+            size = sum(map(_size, records))
+        if records:
+            self._lanes.put(records)
+            self.backlog_messages += len(records)
+            self.backlog_bytes += size
+            if self._oldest_us is None:
+                self._oldest_us = records[0][STORED_US]
+
+    def _absorb_with_gaps(self, records: Sequence[Record], refused: frozenset[int]) -> None:
+        for record in records:
+            if record[POSITION] not in refused:
+                self.absorb([record], record[SIZE])
+                continue
+            self.counters.dropped += 1
+            if self.ordered and record[KEY]:
+                self._put_gap(record)
+
+    def _put_gap(self, record: Record) -> None:
+        """Tell that a message is missing, in its place; holes side by side become one."""
+        key = record[KEY]
+        waiting = self._lanes.waiting(key)
+        before = waiting[-1] if waiting else None
+        if before is not None and isinstance(gap := before[DATA], Gap) and gap.reason == "dropped":
+            wider = Gap(key, gap.first_position, record[POSITION], gap.count + 1, gap.reason)
+            self._lanes.replace(key, -1, (*before[:DATA], wider, *before[ATTRIBUTES:]))
+        else:
+            self._gaps += 1
+            self._lanes.put([_gap_for(record, "dropped")])
+
+    # -- what goes out -----------------------------------------------------------------------------
+
+    def any_ready(self) -> bool:
+        """Whether a pull may find something."""
+        if self.detached or not self._lanes.any_ready():
+            return False
+        flow = self.options.flow_control
+        return flow is None or (len(self.leases.records) < flow.max_messages and self.out_bytes < flow.max_bytes)
+
+    def lease(
+        self, count: int, now_us: int, consumer: object = None, max_bytes: float = inf, alone: bool = True
+    ) -> tuple[int, list[Record]]:
+        """Up to `count` messages, out from now on: the first lease number and the records in order.
+
+        A consumer may limit their bytes; if it holds nothing else, one larger message may go `alone`.
+        """
+        flow = self.options.flow_control
+        if flow is not None:
+            count = self._allowed(count, flow)
+            max_bytes = min(max_bytes, flow.max_bytes - self.out_bytes)
+            alone = alone and not self.leases.records
+        taken = self._lanes.take(count, consumer)
+        if not taken:
+            return 0, taken
+        size = taken[0][5] if len(taken) == 1 else sum(map(_size, taken))
+        if size > max_bytes or (self._oldest_us is not None and self._oldest_us < now_us - self.retention_us):
+            taken = self._choose(taken, count, now_us, consumer, max_bytes, alone)
+            if not taken:
+                return 0, taken
+            size = sum(map(_size, taken))
+        self.out_bytes += size
+        first = self.leases.grant(taken, now_us, now_us + self.ack_deadline_us)
+        self.counters.delivered += len(taken)
+        if self.windowed:
+            self._note_out(taken, first)
+        if self._gaps:
+            self.counters.delivered -= _count_gaps(taken)
+        if self._failures:
+            self.counters.redelivered += sum(record[POSITION] in self._failures for record in taken)
+        return first, taken
+
+    def _allowed(self, count: int, flow: FlowControl) -> int:
+        out = len(self.leases.records)
+        if out and self.out_bytes >= flow.max_bytes:
+            return 0
+        return max(0, min(count, flow.max_messages - out))
+
+    def _note_out(self, taken: list[Record], first: int) -> None:
+        for lease, record in enumerate(taken, first):
+            if key := record[KEY]:
+                self._out_of_key.setdefault(key, []).append(lease)
+
+    def attempts(self, records: Sequence[Record]) -> Sequence[int]:
+        """Which delivery of each message this is."""
+        failures = self._failures
+        if not failures:
+            return (1,) * len(records)
+        return [failures[record[0]][0] + 1 if record[0] in failures else 1 for record in records]
+
+    def _choose(
+        self, taken: list[Record], count: int, now_us: int, consumer: object, left: float, alone: bool
+    ) -> list[Record]:
+        """Leave out what is too old, and put back what does not fit into the bytes `left`.
+
+        What does not fit is passed over, so that others are not kept waiting. If it was passed over
+        for as long as a lease may last, nothing goes out before it: so it is not starved either.
+        """
+        starving = self._starved is not None and now_us - self._starved[1] >= self.ack_deadline_us
+        chosen: list[Record] = []
+        passed: list[Record] = []
+        passed_keys: set[str] = set()
+        while taken:
+            for record in filter(None, (self._unless_outdated(record, now_us) for record in taken)):
+                fits = record[SIZE] <= left or (alone and not chosen)
+                if fits and record[KEY] not in passed_keys and not (starving and passed):
+                    chosen.append(record)
+                    left -= record[SIZE]
+                else:
+                    passed.append(record)
+                    if self.ordered and record[KEY]:
+                        passed_keys.add(record[KEY])
+            enough = len(chosen) >= count or len(passed) >= PASS_OVER or (starving and passed)
+            taken = [] if enough else self._lanes.take(count - len(chosen), consumer)
+        self._lanes.untake(passed)
+        if not passed:
+            self._starved = None
+        elif self._starved is None or self._starved[0] != passed[0][POSITION]:
+            self._starved = (passed[0][POSITION], now_us)
+        return chosen
+
+    # -- how it ends -------------------------------------------------------------------------------
+
+    def acked(self, leases: Sequence[int], records: Sequence[Record]) -> None:
+        """These are done; what waited for them may go."""
+        size = records[0][5] if len(records) == 1 else sum(map(_size, records))
+        self._end(leases, records, size)
+        self._lanes.done(records)
+        self.counters.acked += self._forget(records, size)
+
+    def decide_failure(self, leases: Iterable[int], now_us: int, *, dead_letters: bool = True) -> Verdict:
+        """What becomes of deliveries that failed. A key takes back all that is out after the first.
+
+        With `dead_letters` off, poison that should be dead-lettered is retried instead.
+        """
+        out = self.leases.records
+        verdict = Verdict([], [])
+        failed_by_key: dict[str, list[int]] = {}
+        for lease in leases:
+            if self.ordered and (key := out[lease][KEY]):
+                failed_by_key.setdefault(key, []).append(lease)
+            else:
+                self._judge("", [lease], [lease], verdict, now_us, dead_letters)
+        for key, failed in failed_by_key.items():
+            taken_back = failed
+            if self.windowed:
+                of_key = self._out_of_key[key]  # lease numbers ascend with positions
+                taken_back = of_key[of_key.index(min(failed)) :]
+            self._judge(key, taken_back, failed, verdict, now_us, dead_letters)
+        return verdict
+
+    def _judge(
+        self,
+        key: str,
+        leases: list[int],
+        failed: list[int],
+        verdict: Verdict,
+        now_us: int,
+        dead_letters: bool,
+    ) -> None:
+        """Sort what comes back of one key into what is retried, parked or poison."""
+        options = self.options
+        until_us: int | None = 0
+        waits_for = -1
+        failures: list[tuple[int, int]] = []
+        back: list[Record] = []
+        for lease in leases:
+            record = self.leases.records[lease]
+            if isinstance(record[DATA], Gap):
+                back.append(record)
+                continue
+            count = self._failures.get(record[POSITION], (0, 0))[0]
+            if lease not in failed:  # taken back with another one, and not to blame
+                back.append(record)
+                failures.append((record[POSITION], count))
+                continue
+            count += 1
+            poison = options.max_failures is not None and count >= options.max_failures
+            parks = poison and options.on_poison == "park_key" and key != ""
+            if poison and not parks and dead_letters and options.dead_letter_policy is not None:
+                verdict.poison.append(record)
+                back += [_gap_for(record, "dead_lettered")] if key else []
+                continue
+            back.append(record)
+            failures.append((record[POSITION], count))
+            waits_for = record[POSITION] if until_us == 0 else waits_for
+            if parks:
+                until_us = None
+            elif options.retry_policy is not None and until_us is not None:
+                until_us = max(until_us, now_us + round(options.retry_policy.backoff(count) * MICROSECONDS))
+        verdict.returns.append(Return(key, leases, back, failures, until_us, waits_for))
+
+    def failed(self, event: Failed) -> None:
+        """Failed deliveries come back to their place, and wait there as decided."""
+        self.counters.dead_letter_failures += event.spared
+        if event.expired:
+            self.counters.expired += event.failed
+        else:
+            self.counters.nacked += event.failed
+        for back in event.returns:
+            out = [self.leases.records[lease] for lease in back.leases]
+            first_out_us = self.leases.granted_us(back.leases[0]) if back.leases else event.now_us
+            for position, failures in back.failures:
+                self._failures[position] = (failures, self._failures.get(position, (0, first_out_us))[1])
+            self._end(back.leases, out, sum(map(_size, out)))
+            if back.key:
+                self._hold(back)
+            else:
+                self._give_back(back.records, back.until_us or 0)
+
+    def _hold(self, back: Return) -> None:
+        key, until_us = back.key, back.until_us
+        self._lanes.hold(key, back.records)
+        hold = self._holds.get(key)
+        if hold is not None and hold.until_us is None:
+            return  # a parked key stays parked, whatever of it comes back
+        if until_us == 0:
+            self._holds.pop(key, None)
+            self._lanes.release(key)
+            return
+        self._holds[key] = Hold(back.waits_for, until_us)
+        if until_us is not None:
+            heappush(self._alarms, (until_us, back.waits_for, key, None))
+
+    def _give_back(self, records: Sequence[Record], until_us: int) -> None:
+        for record in records:
+            if until_us:
+                heappush(self._alarms, (until_us, record[POSITION], "", record))
+            else:
+                self._lanes.give_back(record)
+
+    def release(self, leases: Sequence[int]) -> None:
+        """Take back what was out without blaming it: it goes first again."""
+        out = self.leases.records
+        leases = sorted(lease for lease in leases if lease in out)
+        by_key: dict[str, list[int]] = {}
+        for lease in leases:
+            by_key.setdefault(out[lease][KEY] if self.ordered else "", []).append(lease)
+        for key, of_key in by_key.items():
+            records = [out[lease] for lease in of_key]
+            granted_us = self.leases.granted_us(of_key[0])
+            for record in records:
+                self._failures.setdefault(record[POSITION], (0, granted_us))
+            self._end(of_key, records, sum(map(_size, records)))
+            if key:
+                self._lanes.hold(key, records)
+                if key not in self._holds:
+                    self._lanes.release(key)
+            else:
+                self._give_back(records, 0)
+
+    def dead_lettered(self, records: Sequence[Record]) -> None:
+        self.counters.dead_lettered += self._forget(records, sum(map(_size, records)))
+        if self.ordered:
+            self._gaps += sum(record[KEY] != "" for record in records)
+
+    def _wake_keys(self, now_us: int) -> None:
+        while self._alarms and self._alarms[0][0] <= now_us:
+            due_us, _, key, record = heappop(self._alarms)
+            if record is not None:
+                self._lanes.give_back(record)
+            elif (hold := self._holds.get(key)) and hold.until_us == due_us:
+                del self._holds[key]
+                self._lanes.release(key)
+
+    def _end(self, leases: Sequence[int], records: Sequence[Record], size: int) -> None:
+        """These are no longer out, whatever becomes of them."""
+        self.leases.end(leases)
+        self.out_bytes -= size
+        if self._out_of_key:
+            for lease, record in zip(leases, records, strict=True):
+                if key := record[KEY]:
+                    of_key = self._out_of_key[key]
+                    of_key.remove(lease)
+                    if not of_key:
+                        del self._out_of_key[key]
+
+    def _forget(self, records: Sequence[Record], size: int) -> int:
+        """These are no longer part of the backlog; returns how many messages that were."""
+        messages = len(records)
+        if self._gaps:
+            gaps = _count_gaps(records)
+            self._gaps -= gaps
+            messages -= gaps
+        self.backlog_messages -= messages
+        self.backlog_bytes -= size
+        if self._failures:
+            for record in records:
+                self._failures.pop(record[POSITION], None)
+        if not self.backlog_messages:
+            self._oldest_us = None
+        return messages
+
+    # -- keys in trouble ---------------------------------------------------------------------------
+
+    def decide_resume(self, key: str) -> KeyResumed:
+        if key not in self._holds:
+            raise KeyNotBlocked(key)
+        return KeyResumed(self.name, key)
+
+    def resume(self, key: str) -> None:
+        """The message that the key waits for is tried again, as if it had never failed."""
+        hold = self._holds.pop(key)
+        self._failures.pop(hold.position, None)
+        self._lanes.release(key)
+
+    def decide_skip(self, key: str) -> tuple[HeadSkipped, int]:
+        if key not in self._holds:
+            raise KeyNotBlocked(key)
+        return HeadSkipped(self.name, key), self._holds[key].position
+
+    def skip(self, key: str) -> None:
+        """The message that the key waits for is given up, a gap takes its place, the key goes on."""
+        index, record = self._culprit(key, self._holds.pop(key))
+        if not isinstance(record[DATA], Gap):  # it may have become too old meanwhile
+            self._lanes.replace(key, index, _gap_for(record, "skipped"))
+            self.counters.skipped += self._forget([record], record[SIZE])
+            self._gaps += 1
+        self._lanes.release(key)
+
+    def _culprit(self, key: str, hold: Hold) -> tuple[int, Record]:
+        """The message that a key waits for, and its place: only what came back with it stands before."""
+        waiting = self._lanes.waiting(key)
+        return next((index, r) for index, r in enumerate(waiting) if r[POSITION] == hold.position)
+
+    def blocked_keys(self, now_us: int) -> list[BlockedKey]:
+        """The keys that are held, and those of which something waits while the first is out."""
+        out: dict[str, list[int]] = {}
+        if self.ordered:
+            for lease, record in self.leases.records.items():
+                out.setdefault(record[KEY], []).append(lease)
+        window = self.options.max_outstanding_per_key
+        full = (key for key in self._lanes.crowded() if key not in self._holds and len(out.get(key, ())) >= window)
+        return [self._blocked(key, min(out.get(key, ()), default=None), now_us) for key in chain(self._holds, full)]
+
+    def _blocked(self, key: str, lease: int | None, now_us: int) -> BlockedKey:
+        hold, waiting = self._holds.get(key), self._lanes.waiting(key)
+        if hold is not None:
+            head, reason = self._culprit(key, hold)[1], "parked" if hold.until_us is None else "backoff"
+        else:
+            assert lease is not None
+            head, reason = self.leases.records[lease], "out"
+        granted_us = now_us if lease is None else self.leases.granted_us(lease)
+        failures, first_out_us = self._failures.get(head[POSITION], (0, granted_us))
+        return BlockedKey(
+            ordering_key=key,
+            reason=reason,
+            waiting=len(waiting) - (_count_gaps(waiting) if self._gaps else 0),
+            position=head[POSITION],
+            failures=failures,
+            age_seconds=(now_us - head[PUBLISH_US]) / MICROSECONDS,
+            head_of_line_seconds=(now_us - first_out_us) / MICROSECONDS,
+        )
+
+    def metrics(self, now_us: int) -> Metrics:
+        blocked = self.blocked_keys(now_us)
+        publish_times = [record[PUBLISH_US] for record in self._unacked() if not isinstance(record[DATA], Gap)]
+        return Metrics(
+            counters=replace(self.counters),
+            backlog_messages=self.backlog_messages,
+            backlog_bytes=self.backlog_bytes,
+            outstanding_messages=len(self.leases.records),
+            outstanding_bytes=self.out_bytes,
+            oldest_unacked_seconds=(now_us - min(publish_times, default=now_us)) / MICROSECONDS,
+            blocked_keys=len(blocked),
+            parked_keys=sum(key.reason == "parked" for key in blocked),
+            head_of_line_seconds=max((key.head_of_line_seconds for key in blocked), default=0.0),
+        )
+
+    # -- time, replay and change -------------------------------------------------------------------
+
+    def due_us(self) -> int | None:
+        """When time alone will change something here."""
+        due = [self._alarms[0][0]] if self._alarms else []
+        if (deadline_us := self.leases.next_deadline_us()) is not None:
+            due.append(deadline_us)
+        if self._oldest_us is not None:
+            due.append(max(self._oldest_us + self.retention_us + 1, self._swept_us + SWEEP_US))
+        return min(due, default=None)
+
+    def elapse(self, now_us: int) -> None:
+        """Backoffs that are over end; from time to time, what is older than the retention goes."""
+        self._wake_keys(now_us)
+        if self._oldest_us is not None and now_us >= max(
+            self._oldest_us + self.retention_us + 1, self._swept_us + SWEEP_US
+        ):
+            self._sweep(now_us)
+
+    def _sweep(self, now_us: int) -> None:
+        """Remove what waits and is too old. What is out is looked at when it is back."""
+        self._swept_us = now_us
+        times: list[int] = []
+
+        def change(record: Record) -> Record | None:
+            kept = self._unless_outdated(record, now_us)
+            if kept is not None:
+                times.append(kept[STORED_US])
+            return kept
+
+        self._lanes.rewrite(change)
+        alarms = [(*alarm[:3], alarm[3] and change(alarm[3])) for alarm in self._alarms]
+        self._alarms = [alarm for alarm in alarms if alarm[2] or alarm[3]]
+        heapify(self._alarms)
+        times += [record[STORED_US] for record in self.leases.records.values()]
+        self._oldest_us = min(times, default=None)
+
+    def _unless_outdated(self, record: Record, now_us: int) -> Record | None:
+        """The record, or what is left of one that is too old: a gap in its key, or nothing."""
+        if record[STORED_US] >= now_us - self.retention_us or isinstance(record[DATA], Gap):
+            return record
+        self.counters.outdated += 1
+        self._forget([record], record[SIZE])
+        if not self.ordered or not record[KEY]:
+            return None
+        self._gaps += 1
+        return _gap_for(record, "expired")
+
+    def oldest_unacked(self) -> int | None:
+        """The smallest position that is still to be acked."""
+        return min(map(_position, self._unacked()), default=None)
+
+    def seek(self, retained: Sequence[Record], wanted: Callable[[Record], bool]) -> None:
+        """Start over with the wanted ones of what is retained or unacked; forget everything else."""
+        records = {record[POSITION]: record for record in retained}
+        if self.matches is not None:
+            records = {position: r for position, r in records.items() if self.matches(r[ATTRIBUTES] or {})}
+        records.update((r[POSITION], r) for r in self._unacked() if not isinstance(r[DATA], Gap))
+        self._start_over(sorted(filter(wanted, records.values())))
+
+    def update(self, options: SubscriptionOptions) -> None:
+        """Deliver by other rules from now on. If those of order change, what is out comes again."""
+        before = (self.ordered, self.options.max_outstanding_per_key)
+        self._set_options(options)
+        if before != (self.ordered, options.max_outstanding_per_key):
+            self._change_lanes()
+
+    def _change_lanes(self) -> None:
+        """Take back what is out and line everything up anew. A key that waits goes on waiting."""
+        self.release(list(self.leases.records))
+        keyed_alarms = [alarm for alarm in self._alarms if alarm[3] is None]
+        records = sorted(self._unacked(), key=_position)
+        self._lanes = self._new_lanes()
+        if not self.ordered:
+            keyed_alarms, self._holds = [], {}
+        for key in self._holds:
+            self._lanes.hold(key, ())
+        self._alarms = keyed_alarms
+        heapify(self._alarms)
+        self._lanes.put(records)
+
+    def detach(self) -> None:
+        """The topic is gone, and so is everything that came from it."""
+        self.detached = True
+        self._start_over([])
+
+    def forsake(self, consumer: object) -> None:
+        self._lanes.forsake(consumer)
+
+    def _start_over(self, records: list[Record]) -> None:
+        self.leases.clear()
+        self._out_of_key.clear()
+        self._failures = {}
+        self._holds.clear()
+        self._alarms.clear()
+        self._starved = None
+        self._lanes = self._new_lanes()
+        self.out_bytes = self._gaps = self.backlog_messages = self.backlog_bytes = 0
+        self._oldest_us = None
+        matches, self.matches = self.matches, None  # they have matched before
+        self.absorb(records, sum(map(_size, records)))
+        self.matches = matches
+
+    def _unacked(self) -> Iterator[Record]:
+        yield from self.leases.records.values()
+        yield from self._lanes.records()
+        yield from (record for _, _, _, record in self._alarms if record is not None)
+
+
+def _gap_for(record: Record, reason: str) -> Record:
+    """What stands in the place of a message that will not come."""
+    position, key, _, _, publish_us, _, stored_us = record
+    return (position, key, Gap(key, position, position, 1, reason), None, publish_us, 0, stored_us)
+
+
+def _count_gaps(records: Iterable[Record]) -> int:
+    return sum(isinstance(record[DATA], Gap) for record in records)

@@ -1,0 +1,179 @@
+"""What can go wrong, as a kind (its code is gRPC's number) and, beneath it, a fact.
+
+Raise the fact, catch the kind. A server maps `code` and needs to know no subclass.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """The status numbers of gRPC that this library uses."""
+
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+
+
+class InorderError(Exception):
+    """Every error that this library raises on purpose."""
+
+    code: Code
+
+
+class InvalidArgument(InorderError):
+    """The call is wrong whatever the state of the broker; repeating it cannot help."""
+
+    code = Code.INVALID_ARGUMENT
+
+
+class DeadlineExceeded(InorderError, TimeoutError):
+    """The answer did not come within the time the caller gave it."""
+
+    code = Code.DEADLINE_EXCEEDED
+
+
+class NotFound(InorderError):
+    """What the call names does not exist."""
+
+    code = Code.NOT_FOUND
+
+
+class AlreadyExists(InorderError):
+    """What the call wants to create is there."""
+
+    code = Code.ALREADY_EXISTS
+
+
+class ResourceExhausted(InorderError):
+    """A limit is reached. Nothing was stored; the call may succeed later."""
+
+    code = Code.RESOURCE_EXHAUSTED
+
+
+class FailedPrecondition(InorderError):
+    """The call is fine, but not in this state."""
+
+    code = Code.FAILED_PRECONDITION
+
+
+class Aborted(InorderError):
+    """The work was given up before it was done; it may be tried again."""
+
+    code = Code.ABORTED
+
+
+class Unavailable(InorderError):
+    """The broker cannot be reached, or has been closed."""
+
+    code = Code.UNAVAILABLE
+
+
+class DataLoss(InorderError):
+    """Stored data is damaged."""
+
+    code = Code.DATA_LOSS
+
+
+class TopicNotFound(NotFound):
+    """The topic was never created, or was deleted."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"Topic not found: {topic}")
+
+
+class SubscriptionNotFound(NotFound):
+    """The subscription was never created, or was deleted."""
+
+    def __init__(self, subscription: str) -> None:
+        super().__init__(f"Subscription not found: {subscription}")
+
+
+class TopicAlreadyExists(AlreadyExists):
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"Topic already exists: {topic}")
+
+
+class SubscriptionAlreadyExists(AlreadyExists):
+    def __init__(self, subscription: str) -> None:
+        super().__init__(f"Subscription already exists: {subscription}")
+
+
+class InvalidAckId(InvalidArgument):
+    """The ack id was never given out, was used, or its lease is over."""
+
+    def __init__(self, *ack_ids: str) -> None:
+        super().__init__(f"Invalid ack ID: {', '.join(ack_ids)}")
+        self.ack_ids: Sequence[str] = ack_ids
+
+
+class InvalidOrderingKey(InvalidArgument):
+    """The ordering key is empty, too long or not a string."""
+
+
+class InvalidMessage(InvalidArgument):
+    """The message's data or attributes break a limit."""
+
+
+class InvalidName(InvalidArgument):
+    """A topic or subscription name that Pub/Sub would refuse."""
+
+
+class InvalidFilter(InvalidArgument):
+    """The filter text does not parse; `position` is the index of the offending character."""
+
+    def __init__(self, text: str, position: int, problem: str) -> None:
+        super().__init__(f"invalid filter at position {position}: {problem}: {text!r}")
+        self.text = text
+        self.position = position
+
+
+class OrderingNotEnabled(InvalidArgument):
+    """The topic's publish options say `message_ordering=False`, and the message has a key."""
+
+    def __init__(self) -> None:
+        super().__init__("Message ordering must be enabled on topic to use ordering keys")
+
+
+class KeyPaused(FailedPrecondition):
+    """An earlier publish of this key failed; publishing on would break its order."""
+
+    def __init__(self, ordering_key: str) -> None:
+        super().__init__(
+            f"ordering key {ordering_key!r} is paused since a publish of it failed; "
+            f"call resume_publishing({ordering_key!r}) to go on"
+        )
+
+
+class KeyNotBlocked(FailedPrecondition):
+    """Only a key that is parked or waits for a retry can be resumed or skipped."""
+
+    def __init__(self, ordering_key: str) -> None:
+        super().__init__(f"ordering key {ordering_key!r} is neither parked nor waiting for a retry")
+
+
+class NotRetained(FailedPrecondition):
+    """The position is older than all that is retained, or still unacked, for the subscription."""
+
+    def __init__(self, position: int, oldest: int) -> None:
+        super().__init__(
+            f"position {position} is no longer retained: replay is possible from {oldest} on; "
+            "retain_acked_messages or the topic's message_retention_duration keep more"
+        )
+
+
+class QueueFull(ResourceExhausted):
+    """A subscription with `when_full="error"` has no room for the batch; nothing was stored."""
+
+    def __init__(self, subscription: str, limit: str) -> None:
+        super().__init__(f"subscription {subscription!r} is full: {limit}")
+
+
+class Closed(Unavailable):
+    """The object was closed; it takes no more calls."""

@@ -1,0 +1,78 @@
+"""What a broker tells about its topics, subscriptions and keys: plain values, true when they were made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from inorder.options import SubscriptionOptions, TopicOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    name: str
+    created: datetime
+    options: TopicOptions
+    published: int  # messages so far
+    next_position: int  # of the message that comes next
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionMetadata:
+    name: str
+    topic: str
+    created: datetime
+    options: SubscriptionOptions
+    detached: bool  # its topic was deleted; nothing will come any more
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened on a subscription since it was created (or since the process started)."""
+
+    delivered: int = 0  # leases given, redeliveries included
+    redelivered: int = 0  # leases of a message that had one before
+    acked: int = 0
+    nacked: int = 0
+    expired: int = 0  # leases that ran out
+    dead_lettered: int = 0
+    dropped: int = 0  # refused because the queue was full
+    outdated: int = 0  # removed because they were older than the retention
+    skipped: int = 0  # given up by `skip`
+    dead_letter_failures: int = 0  # the dead-letter topic was missing or refused; nothing was lost
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A subscription's counters and how it stands now."""
+
+    counters: Counters
+    backlog_messages: int  # unacked, those that are out included
+    backlog_bytes: int
+    outstanding_messages: int
+    outstanding_bytes: int
+    oldest_unacked_seconds: float  # 0 with an empty backlog
+    blocked_keys: int
+    parked_keys: int
+    head_of_line_seconds: float  # of the key that has been blocked longest
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
+    """A key whose first message keeps others, or itself, from being delivered."""
+
+    ordering_key: str
+    reason: str  # "out" (being handled), "backoff" (waits for its retry) or "parked"
+    waiting: int  # messages that have no turn before this is over
+    position: int  # of the first message
+    failures: int  # of the first message
+    age_seconds: float  # since the first message was published
+    head_of_line_seconds: float  # since the first message was first delivered
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMetrics:
+    """All of a broker at once."""
+
+    published: dict[str, int] = field(default_factory=dict)  # by topic
+    subscriptions: dict[str, Metrics] = field(default_factory=dict)

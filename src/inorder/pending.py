@@ -1,0 +1,199 @@
+"""A result on its way: `.result()` blocks a thread, `await` suspends a task.
+
+`concurrent.futures.Future` makes a lock and a condition for each result, which costs more than the
+whole publish of a message. Here nothing is made until somebody has to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+from inorder.errors import DeadlineExceeded
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+# One lock for all: it is held for a few instructions, and only to hand over between two threads.
+_handover = threading.Lock()
+_UNSET: Any = object()
+
+_log = logging.getLogger(__name__)
+
+
+class Pending(Generic[T]):
+    """One result or one error, set once. Thread-safe."""
+
+    __slots__ = ("_callbacks", "_error", "_value")
+
+    def __init__(self) -> None:
+        self._value: Any = _UNSET
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Pending[T]], None]] | None = None
+
+    @classmethod
+    def of(cls, value: T) -> Pending[T]:
+        """A result that is there already."""
+        pending = cls()
+        pending._value = value
+        return pending
+
+    @classmethod
+    def failed(cls, error: BaseException) -> Pending[T]:
+        """An error that is there already."""
+        pending = cls()
+        pending._error = error
+        return pending
+
+    @classmethod
+    def run(cls, call: Callable[[], T]) -> Pending[T]:
+        """What `call` returns or raises, now."""
+        try:
+            return cls.of(call())
+        except Exception as error:
+            return cls.failed(error)
+
+    @classmethod
+    def all(cls, pendings: Sequence[Pending[U]]) -> Pending[list[U]]:
+        """All results in their order, or the first of their errors, when every one is done."""
+        gathered: Pending[list[U]] = Pending()
+        left = len(pendings)
+        lock = threading.Lock()
+
+        def finished(_: Pending[U]) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                if left:
+                    return
+            gathered._settle_by(lambda: [pending.result() for pending in pendings])
+
+        if not pendings:
+            return Pending.of([])
+        for pending in pendings:
+            pending.add_done_callback(finished)
+        return gathered
+
+    def map(self, change: Callable[[T], U]) -> Pending[U]:
+        """The result changed by a function, which may raise; an error stays as it is."""
+        changed: Pending[U] = Pending()
+        self.add_done_callback(lambda done: changed._settle_by(lambda: change(done.result())))
+        return changed
+
+    def then(self, follow: Callable[[T], Pending[U]]) -> Pending[U]:
+        """What `follow` answers to the result; an error stays as it is."""
+        followed: Pending[U] = Pending()
+
+        def finished(done: Pending[T]) -> None:
+            try:
+                after = follow(done.result())
+            except Exception as error:
+                followed.set_exception(error)
+            else:
+                after.add_done_callback(lambda last: followed._settle_by(last.result))
+
+        self.add_done_callback(finished)
+        return followed
+
+    def done(self) -> bool:
+        return self._value is not _UNSET or self._error is not None
+
+    def set_result(self, value: T) -> None:
+        self._value = value
+        if self._callbacks is not None:
+            self._hand_over()
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+        if self._callbacks is not None:
+            self._hand_over()
+
+    def _settle_by(self, call: Callable[[], T]) -> None:
+        try:
+            value = call()
+        except Exception as error:
+            self.set_exception(error)
+        else:
+            self.set_result(value)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error, or None if there is a result; waits for whichever comes."""
+        self._wait(timeout)
+        return self._error
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result, or its error raised. A timeout stops the waiting, not the work."""
+        if not self.done():
+            self._wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[no-any-return]
+
+    def add_done_callback(self, callback: Callable[[Pending[T]], None]) -> None:
+        """Call `callback(self)` when done, on the thread that finishes it; at once if it is done.
+
+        What it raises is logged: neither who finishes this nor who else waits for it can help.
+        """
+        with _handover:
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append(callback)
+        if self.done():  # perhaps since a moment ago, and then its thread may not have seen the callback
+            self._hand_over()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            yield from self._suspend()
+        return self.result()
+
+    def _suspend(self) -> Generator[Any, None, None]:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def finished(_: Pending[T]) -> None:
+            # A closed loop raises: then nobody is left to wake.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(wake)
+
+        self.add_done_callback(finished)
+        try:
+            yield from woken.__await__()
+        finally:
+            self._forget(finished)
+
+    def _wait(self, timeout: float | None) -> None:
+        if self.done():
+            return
+        arrived = threading.Event()
+
+        def finished(_: Pending[T]) -> None:
+            arrived.set()
+
+        self.add_done_callback(finished)
+        if not arrived.wait(timeout):
+            self._forget(finished)
+            raise DeadlineExceeded(f"no answer within {timeout} s")
+
+    def _hand_over(self) -> None:
+        with _handover:
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            try:
+                callback(self)
+            except Exception:
+                _log.exception("a callback of a pending result failed")
+
+    def _forget(self, callback: Callable[[Pending[T]], None]) -> None:
+        """Somebody stopped waiting: a result that takes long must not collect them."""
+        with _handover:
+            if self._callbacks and callback in self._callbacks:
+                self._callbacks.remove(callback)

@@ -1,0 +1,83 @@
+"""How a client reaches a broker.
+
+The protocol is what a client needs and no more; every answer is a `Pending`, because another
+transport has to wait for it. `Deliveries` is one consumer's side of a subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from inorder.clock import Clock
+from inorder.message import Batch, Gap, Message, Source
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.options import SubscriptionOptions, TopicOptions
+from inorder.pending import Pending
+
+
+class Deliveries(Protocol):
+    """One consumer of a subscription. Lease numbers mean something to this object only."""
+
+    id_prefix: str
+    ack_id_prefix: str
+
+    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
+        """What is there now, within the limits; a gap record in its place. Never waits."""
+
+    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
+        """Answer for leases, each once; returns those that were over already."""
+
+    def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
+        """Keep leases for so long from now; returns those that were over already."""
+
+    def release(self, leases: Sequence[int], source: Source) -> None:
+        """Give back what was not begun, and be a consumer no longer."""
+
+    def close(self) -> None:
+        """Stop being told about messages."""
+
+
+class Transport(Protocol):
+    """A broker, as far as a client is concerned."""
+
+    clock: Clock
+
+    def create_topic(self, name: str, options: TopicOptions) -> Pending[None]: ...
+
+    def delete_topic(self, name: str) -> Pending[None]: ...
+
+    def get_topic(self, name: str) -> Pending[TopicMetadata | None]: ...
+
+    def list_topics(self) -> Pending[list[TopicMetadata]]: ...
+
+    def create_subscription(self, name: str, topic: str, options: SubscriptionOptions) -> Pending[None]: ...
+
+    def update_subscription(self, name: str, changes: Mapping[str, Any]) -> Pending[None]: ...
+
+    def delete_subscription(self, name: str) -> Pending[None]: ...
+
+    def get_subscription(self, name: str) -> Pending[SubscriptionMetadata | None]: ...
+
+    def list_subscriptions(self, topic: str | None) -> Pending[list[SubscriptionMetadata]]: ...
+
+    def publish(self, topic: str, batch: Batch) -> Pending[list[str]]: ...
+
+    def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
+        """What is there now; gap records are acked and told to `on_gap`."""
+
+    def deliveries(self, subscription: str, wake: Callable[[], None], report: Callable[[str], None]) -> Deliveries:
+        """Become a consumer. `wake` is called, on any thread, when `take` may find something."""
+
+    def seek(self, subscription: str, position: int | None, time: datetime | float | None) -> Pending[None]: ...
+
+    def blocked_keys(self, subscription: str) -> Pending[list[BlockedKey]]: ...
+
+    def resume_key(self, subscription: str, key: str) -> Pending[None]: ...
+
+    def skip(self, subscription: str, key: str) -> Pending[str]: ...
+
+    def metrics(self, subscription: str) -> Pending[Metrics]: ...
+
+    def close(self) -> None: ...

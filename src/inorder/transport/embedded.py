@@ -1,0 +1,111 @@
+"""A broker in this process: calls are answered before they return, unless a publisher must wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from inorder.broker import MessageQueue
+from inorder.message import Batch, Gap, Message, Source
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.options import SubscriptionOptions, TopicOptions
+from inorder.pending import Pending
+
+
+class EmbeddedTransport:
+    """Calls go straight to a `MessageQueue`."""
+
+    def __init__(self, broker: MessageQueue, *, owned: bool) -> None:
+        self.broker = broker
+        self.clock = broker.clock
+        self._owned = owned
+
+    def create_topic(self, name: str, options: TopicOptions) -> Pending[None]:
+        return Pending.run(lambda: self.broker.register_topic(name, options))
+
+    def delete_topic(self, name: str) -> Pending[None]:
+        return Pending.run(lambda: self.broker.unregister_topic(name))
+
+    def get_topic(self, name: str) -> Pending[TopicMetadata | None]:
+        return Pending.run(lambda: self.broker.get_topic(name))
+
+    def list_topics(self) -> Pending[list[TopicMetadata]]:
+        return Pending.run(self.broker.get_all_topics)
+
+    def create_subscription(self, name: str, topic: str, options: SubscriptionOptions) -> Pending[None]:
+        return Pending.run(lambda: self.broker.register_subscription(name, topic, options))
+
+    def update_subscription(self, name: str, changes: Mapping[str, Any]) -> Pending[None]:
+        return Pending.run(lambda: self.broker.update_subscription(name, changes))
+
+    def delete_subscription(self, name: str) -> Pending[None]:
+        return Pending.run(lambda: self.broker.unregister_subscription(name))
+
+    def get_subscription(self, name: str) -> Pending[SubscriptionMetadata | None]:
+        return Pending.run(lambda: self.broker.get_subscription(name))
+
+    def list_subscriptions(self, topic: str | None) -> Pending[list[SubscriptionMetadata]]:
+        if topic is None:
+            return Pending.run(self.broker.get_all_subscriptions)
+        return Pending.run(lambda: self.broker.get_subscriptions_for_topic(topic))
+
+    def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
+        try:
+            return self.broker.submit(topic, batch)
+        except Exception as error:
+            return Pending.failed(error)
+
+    def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
+        return Pending.run(lambda: self.broker.pull(subscription, max_messages, on_gap))
+
+    def deliveries(
+        self, subscription: str, wake: Callable[[], None], report: Callable[[str], None]
+    ) -> EmbeddedDeliveries:
+        return EmbeddedDeliveries(self.broker, subscription, wake, report)
+
+    def seek(self, subscription: str, position: int | None, time: datetime | float | None) -> Pending[None]:
+        return Pending.run(lambda: self.broker.seek(subscription, position=position, time=time))
+
+    def blocked_keys(self, subscription: str) -> Pending[list[BlockedKey]]:
+        return Pending.run(lambda: self.broker.blocked_keys(subscription))
+
+    def resume_key(self, subscription: str, key: str) -> Pending[None]:
+        return Pending.run(lambda: self.broker.resume_key(subscription, key))
+
+    def skip(self, subscription: str, key: str) -> Pending[str]:
+        return Pending.run(lambda: self.broker.skip(subscription, key))
+
+    def metrics(self, subscription: str) -> Pending[Metrics]:
+        return Pending.run(lambda: self.broker.metrics(subscription))
+
+    def close(self) -> None:
+        if self._owned:
+            self.broker.close()
+
+
+class EmbeddedDeliveries:
+    """One consumer of a subscription of a broker in this process."""
+
+    def __init__(
+        self, broker: MessageQueue, subscription: str, wake: Callable[[], None], report: Callable[[str], None]
+    ) -> None:
+        self.id_prefix, self.ack_id_prefix = broker.prefixes(subscription)
+        self._broker = broker
+        self._subscription = subscription
+        self._unwatch = broker.watch(subscription, wake, report)
+
+    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
+        return self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
+
+    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
+        return self._broker.settle(self._subscription, acks, nacks)
+
+    def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
+        return self._broker.extend(self._subscription, leases, seconds)
+
+    def release(self, leases: Sequence[int], source: Source) -> None:
+        self._broker.release(self._subscription, leases, source)
+
+    def close(self) -> None:
+        self._unwatch()

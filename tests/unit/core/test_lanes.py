@@ -1,0 +1,475 @@
+"""Lanes: whose turn it is, and that what is done leaves nothing behind.
+
+The last part looks inside, because what a key costs once it is empty can be seen nowhere else.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
+from inorder.message import Record
+
+
+def record(text: str) -> Record:
+    """The first letter is the key, "-" stands for none; the number behind it is the position."""
+    key = "" if text[0] == "-" else text[0]
+    return (int(text[1:]), key, text.encode(), {}, 0, 1, 0)
+
+
+def records(*texts: str) -> list[Record]:
+    return [record(text) for text in texts]
+
+
+def names(taken: Iterable[Record]) -> list[str]:
+    return [one[2].decode() for one in taken]
+
+
+def take(lanes: Lanes, count: int = 100, consumer: object = None) -> list[str]:
+    return names(lanes.take(count, consumer))
+
+
+def done(lanes: Lanes, *texts: str) -> None:
+    lanes.done(records(*texts))
+
+
+def drain(lanes: Lanes) -> list[str]:
+    """Take and finish one by one until nothing is ready."""
+    drained: list[str] = []
+    while taken := lanes.take(1):
+        lanes.done(taken)
+        drained += names(taken)
+    return drained
+
+
+def remains(lanes: Lanes) -> dict[str, Any]:
+    """Whatever a lane still keeps of the records and keys it has seen."""
+    kept = {name: value for name, value in vars(lanes).items() if isinstance(value, dict | set | list | deque)}
+    kept["_reserved"] = {owner: tokens for owner, tokens in kept.get("_reserved", {}).items() if tokens}
+    return {name: value for name, value in kept.items() if value}
+
+
+ORDERED = [
+    pytest.param(Lanes, id="strict"),
+    pytest.param(lambda: WindowedLanes(1), id="window of 1"),
+    pytest.param(lambda: WindowedLanes(3), id="window of 3"),
+]
+ALL = [*ORDERED, pytest.param(FreeLanes, id="free")]
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_an_empty_lane_has_nothing_ready(make: Any) -> None:
+    lanes = make()
+    assert not lanes.any_ready()
+    assert take(lanes) == []
+    assert list(lanes.records()) == []
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_records_without_a_key_are_free_and_come_oldest_first(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("-0", "-1", "-2"))
+    assert lanes.any_ready()
+    assert take(lanes, 2) == ["-0", "-1"]
+    assert take(lanes) == ["-2"]
+    assert not lanes.any_ready()
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_what_was_given_back_goes_first_and_oldest_first(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("-0", "-1", "-2", "-3"))
+    lanes.take(3)
+    for text in ("-2", "-0", "-1"):
+        lanes.give_back(record(text))
+    assert lanes.any_ready()
+    assert take(lanes) == ["-0", "-1", "-2", "-3"]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_what_was_untaken_goes_first_in_its_order(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "-1", "b2", "c3"))
+    taken = lanes.take(3)
+    lanes.untake(taken[1:])
+    assert sorted(take(lanes)) == sorted([*names(taken[1:]), "c3"])
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_records_are_all_that_is_not_out(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "a1", "-2", "b3"))
+    taken = lanes.take(1)
+    assert sorted(names(lanes.records())) == sorted({"a0", "a1", "-2", "b3"} - set(names(taken)))
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_rewrite_reaches_all_that_is_not_out(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "a1", "-2", "-3", "b4"))
+    first, *_ = lanes.take(3)
+    if not first[1]:
+        lanes.give_back(first)
+    before = sorted(names(lanes.records()))
+    lanes.rewrite(lambda one: (*one[:2], one[2] + b"!", *one[3:]))  # type: ignore[return-value]
+    assert sorted(names(lanes.records())) == [f"{name}!" for name in before]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_a_rewrite_may_remove_what_has_no_key(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("-0", "-1", "-2", "-3"))
+    taken = lanes.take(2)
+    for one in taken:
+        lanes.give_back(one)
+    lanes.rewrite(lambda one: None if one[0] % 2 else one)
+    assert take(lanes) == ["-0", "-2"]
+
+
+# -- ordered ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_a_key_is_never_overtaken_by_itself(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "b1", "a2"))
+    lanes.put(records("b3", "a4"))
+    drained = drain(lanes)
+    assert [name for name in drained if name[0] == "a"] == ["a0", "a2", "a4"]
+    assert [name for name in drained if name[0] == "b"] == ["b1", "b3"]
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_keys_and_records_without_one_do_not_wait_for_each_other(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "-1", "b2", "-3"))
+    assert sorted(take(lanes)) == ["-1", "-3", "a0", "b2"]
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_a_held_key_waits_for_its_release_and_keeps_its_order(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "a1", "b2"))
+    [first] = lanes.take(1)
+    assert names([first]) == ["a0"]
+    lanes.hold("a", [first])
+    lanes.put(records("a3"))
+    assert drain(lanes) == ["b2"]
+    assert names(lanes.waiting("a")) == ["a0", "a1", "a3"]
+    lanes.release("a")
+    assert drain(lanes) == ["a0", "a1", "a3"]
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_the_only_record_of_a_key_can_be_held(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0"))
+    lanes.hold("a", lanes.take(1))
+    assert take(lanes) == []
+    lanes.release("a")
+    assert take(lanes) == ["a0"]
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_the_head_of_a_held_key_can_be_replaced(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "a1"))
+    lanes.hold("a", lanes.take(1))
+    lanes.replace("a", 0, record("a9"))
+    lanes.release("a")
+    assert drain(lanes) == ["a9", "a1"]
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_the_youngest_that_waits_can_be_replaced(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "a1", "a2"))
+    lanes.replace("a", -1, record("a9"))
+    assert drain(lanes) == ["a0", "a1", "a9"]
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_ready_keys_take_turns(make: Any) -> None:
+    lanes = make()
+    lanes.put([record(f"{key}{number}") for key in "abc" for number in range(5)])
+    turns = [name[0] for name in drain(lanes)]
+    assert [Counter(turns[start : start + 3]) for start in range(0, 15, 3)] == [Counter("abc")] * 5
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_an_untaken_key_keeps_its_place_before_those_that_wait_longer(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "a1", "b2", "b3", "c4"))
+    lanes.untake(lanes.take(1))
+    assert take(lanes, 1) == ["a0"]
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_a_key_without_records_has_nothing_waiting(make: Any) -> None:
+    lanes = make()
+    assert list(lanes.waiting("nobody")) == []
+    assert list(lanes.crowded()) == []
+
+
+# -- strict ----------------------------------------------------------------------------------------
+
+
+def test_one_record_of_a_key_is_out_at_a_time() -> None:
+    lanes = Lanes()
+    lanes.put(records("a0", "a1", "b2"))
+    assert take(lanes) == ["a0", "b2"]
+    assert take(lanes) == []
+    assert list(lanes.crowded()) == ["a"]
+    done(lanes, "a0")
+    assert take(lanes) == ["a1"]
+    assert list(lanes.crowded()) == []
+
+
+def test_turns_are_in_the_order_in_which_keys_became_ready() -> None:
+    lanes = Lanes()
+    lanes.put(records("a0", "a1", "b2", "b3"))
+    lanes.take(2)
+    done(lanes, "b2")
+    lanes.put(records("c4"))
+    done(lanes, "a0")
+    assert take(lanes) == ["b3", "c4", "a1"]
+
+
+# -- free ------------------------------------------------------------------------------------------
+
+
+def test_without_order_no_key_waits() -> None:
+    lanes = FreeLanes()
+    lanes.put(records("a0", "a1", "b2", "-3"))
+    assert take(lanes) == ["a0", "a1", "b2", "-3"]
+    lanes.give_back(record("a1"))
+    done(lanes, "a0", "b2", "-3")
+    assert take(lanes) == ["a1"]
+
+
+# -- windowed --------------------------------------------------------------------------------------
+
+
+def test_so_many_records_of_a_key_are_out_in_order() -> None:
+    lanes = WindowedLanes(3)
+    lanes.put(records("a0", "a1", "a2", "a3", "a4"))
+    assert take(lanes) == ["a0", "a1", "a2"]
+    assert take(lanes) == []
+    done(lanes, "a1")
+    assert take(lanes) == ["a3"]
+    done(lanes, "a0", "a2")
+    assert take(lanes) == ["a4"]
+
+
+def test_keys_take_turns_within_their_windows() -> None:
+    lanes = WindowedLanes(5)
+    lanes.put([record(f"{key}{number}") for key in "abc" for number in range(5)])
+    taken = take(lanes, 9)
+    assert Counter(name[0] for name in taken[:3]) == Counter("abc")
+    assert Counter(name[0] for name in taken) == Counter("abc" * 3)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_neither_keys_nor_records_without_one_wait_for_all_of_the_other(count: int) -> None:
+    lanes = WindowedLanes(50)
+    lanes.put([record(f"a{number}") for number in range(50)] + [record(f"-{number}") for number in range(50)])
+    taken = [name for _ in range(6) for name in take(lanes, count)]
+    assert {name[0] for name in taken} == {"a", "-"}
+
+
+def test_a_key_that_is_out_belongs_to_its_consumer() -> None:
+    lanes = WindowedLanes(2)
+    lanes.put(records("a0", "a1", "a2", "b3"))
+    assert take(lanes, 1, "one") == ["a0"]
+    assert take(lanes, 9, "two") == ["b3"]
+    assert take(lanes, 9, "one") == ["a1"]
+    done(lanes, "a0", "a1")
+    assert take(lanes, 9, "two") == ["a2"]
+
+
+def test_what_comes_back_of_a_key_goes_before_what_waits() -> None:
+    lanes = WindowedLanes(3)
+    lanes.put(records("a0", "a1", "a2", "a3"))
+    taken = lanes.take(3)
+    lanes.hold("a", taken[1:])
+    assert take(lanes) == []
+    lanes.release("a")
+    assert take(lanes) == ["a1", "a2"]
+    done(lanes, "a0")
+    assert take(lanes) == ["a3"]
+
+
+def test_a_held_key_stays_held_while_earlier_records_of_it_are_done() -> None:
+    lanes = WindowedLanes(2)
+    lanes.put(records("a0", "a1", "a2"))
+    _, second = lanes.take(2)
+    lanes.hold("a", [second])
+    done(lanes, "a0")
+    assert take(lanes) == []
+    lanes.release("a")
+    assert take(lanes) == ["a1", "a2"]
+
+
+def test_keys_of_a_consumer_that_has_gone_are_free() -> None:
+    lanes = WindowedLanes(2)
+    lanes.put(records("a0", "a1", "a2"))
+    taken = lanes.take(1, "one")
+    lanes.hold("a", taken)
+    lanes.release("a")
+    lanes.forsake("one")
+    assert take(lanes, 9, "two") == ["a0", "a1"]
+
+
+def test_records_of_one_key_that_were_untaken_stay_in_order() -> None:
+    lanes = WindowedLanes(3)
+    lanes.put(records("a0", "b1", "a2", "b3", "a4"))
+    lanes.untake(lanes.take(5))
+    taken = take(lanes)
+    assert [name for name in taken if name[0] == "a"] == ["a0", "a2", "a4"]
+    assert [name for name in taken if name[0] == "b"] == ["b1", "b3"]
+
+
+# -- what a key costs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_when_all_is_done_nothing_is_left(make: Any) -> None:
+    lanes = make()
+    for turn in range(50):
+        lanes.put([record(f"{key}{turn}") for key in "abc-"])
+        drain(lanes)
+    take(lanes)
+    assert remains(lanes) == {}
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_a_key_that_was_held_leaves_nothing(make: Any) -> None:
+    lanes = make()
+    lanes.put(records("a0", "a1"))
+    lanes.hold("a", lanes.take(1))
+    lanes.release("a")
+    drain(lanes)
+    assert remains(lanes) == {}
+
+
+@pytest.mark.parametrize("make", ORDERED)
+def test_a_busy_key_costs_the_same_however_long_it_is_busy(make: Any) -> None:
+    lanes = make()
+    lanes.put([record(f"a{number}") for number in range(1000)])
+    sizes = set()
+    for _ in range(500):
+        lanes.done(lanes.take(1))
+        sizes.add(sum(len(value) for name, value in remains(lanes).items() if name != "_behind"))
+    assert max(sizes) < 10
+
+
+def test_consumers_that_have_gone_leave_nothing() -> None:
+    lanes = WindowedLanes(3)
+    for number in range(50):
+        lanes.put(records(f"a{number}", f"b{number}"))
+        lanes.done(lanes.take(9, f"consumer-{number}"))
+        lanes.forsake(f"consumer-{number}")
+    lanes.take(9)
+    assert remains(lanes) == {}
+    assert len(lanes._aside) <= 1
+
+
+# -- whatever happens ------------------------------------------------------------------------------
+
+
+CONSUMERS = (None, "one", "two")
+
+
+@given(
+    window=st.integers(0, 4),
+    script=st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.lists(st.sampled_from("ab-"), min_size=1, max_size=4)),
+            st.tuples(st.just("take"), st.tuples(st.integers(1, 4), st.sampled_from(CONSUMERS))),
+            st.tuples(st.just("untake"), st.tuples(st.integers(1, 4), st.sampled_from(CONSUMERS))),
+            st.tuples(st.just("done"), st.integers(0, 9)),
+            st.tuples(st.just("fail"), st.integers(0, 9)),
+            st.tuples(st.just("release"), st.sampled_from("ab")),
+        ),
+        max_size=60,
+    ),
+)
+def test_every_record_comes_in_its_order_and_none_gets_lost(window: int, script: list[tuple[str, Any]]) -> None:
+    """A window of 0 stands for strict lanes. A failure takes back the key from there on, as subscriptions do."""
+    lanes = WindowedLanes(window) if window else Lanes()
+    limit = window or 1
+    position = 0
+    waiting: dict[str, list[Record]] = {"a": [], "b": [], "": []}  # in the order in which they must come
+    out: list[Record] = []
+    held: set[str] = set()
+    owner: dict[str, object] = {}  # of the keys that are out
+
+    def came(taken: Sequence[Record], consumer: object) -> None:
+        for one in taken:
+            key = one[1]
+            assert key not in held
+            if key:
+                assert one == waiting[key].pop(0)
+                if any(other[1] == key for other in out):
+                    assert owner[key] == consumer
+                owner[key] = consumer
+            else:
+                waiting[""].remove(one)
+            out.append(one)
+        for key in "ab":
+            assert sum(one[1] == key for one in out) <= limit
+
+    def drained() -> None:
+        while taken := lanes.take(3):
+            came(taken, None)
+            lanes.done(taken)
+            for one in taken:
+                out.remove(one)
+
+    for verb, argument in script:
+        if verb == "put":
+            new = [record(f"{key}{position + index}") for index, key in enumerate(argument)]
+            position += len(new)
+            for one in new:
+                waiting[one[1]].append(one)
+            lanes.put(new)
+        elif verb == "take":
+            came(lanes.take(*argument), argument[1])
+        elif verb == "untake":
+            lanes.untake(lanes.take(*argument))
+        elif verb == "done" and out:
+            one = out.pop(argument % len(out))
+            lanes.done([one])
+        elif verb == "fail" and out:
+            one = out[argument % len(out)]
+            key = one[1]
+            if key:
+                back = [other for other in out if other[1] == key and other[0] >= one[0]]
+                lanes.hold(key, back)
+                held.add(key)
+            else:
+                back = [one]
+                lanes.give_back(one)
+            waiting[key][:0] = back
+            out = [other for other in out if other not in back]
+        elif verb == "release" and argument in held:
+            held.remove(argument)
+            lanes.release(argument)
+
+    for key in held.copy():
+        held.remove(key)
+        lanes.release(key)
+    lanes.done(out)
+    out.clear()
+    for consumer in CONSUMERS:
+        lanes.forsake(consumer)
+    drained()
+    assert waiting == {"a": [], "b": [], "": []}
+    assert remains(lanes) == {}
