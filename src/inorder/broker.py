@@ -208,7 +208,7 @@ class MessageQueue:
         with self._lock:
             now_us = self._begin_turn()
             subscribed, first, records = self._state.lease(subscription, max_messages, now_us, source, max_bytes, alone)
-            attempts = subscribed.attempts(records) if records else ()
+            attempts = subscribed.failures.attempts(records) if records else ()
             calls = self._end_turn()
         for call in calls:
             call()

@@ -226,23 +226,23 @@ class State:
     ) -> tuple[list[Event], list[str]]:
         if not leases:
             return [], []
-        verdict = subscription.decide_failure(leases, now_us)
-        if not verdict.poison:
-            return [Failed(subscription.name, verdict.returns, len(leases), 0, expired, now_us)], []
+        returns, poison = subscription.decide_failure(leases, now_us)
+        if not poison:
+            return [Failed(subscription.name, returns, len(leases), 0, expired, now_us)], []
         try:
-            published = self._decide_dead_letters(subscription, verdict.poison, now_us)
+            published = self._decide_dead_letters(subscription, poison, now_us)
         except (TopicNotFound, ResourceExhausted) as error:
-            spared = len(verdict.poison)
-            verdict = subscription.decide_failure(leases, now_us, dead_letters=False)
+            spared = len(poison)
+            returns, _ = subscription.decide_failure(leases, now_us, dead_letters=False)
             problem = (
                 f"subscription {subscription.name!r}: {spared} message(s) failed too often but cannot be "
                 f"dead-lettered: {error}; they stay and are retried"
             )
-            return [Failed(subscription.name, verdict.returns, len(leases), spared, expired, now_us)], [problem]
+            return [Failed(subscription.name, returns, len(leases), spared, expired, now_us)], [problem]
         return [
-            Failed(subscription.name, verdict.returns, len(leases), 0, expired, now_us),
+            Failed(subscription.name, returns, len(leases), 0, expired, now_us),
             published,
-            DeadLettered(subscription.name, verdict.poison),
+            DeadLettered(subscription.name, poison),
         ], self._without_audience(published)
 
     def _decide_dead_letters(self, subscription: Subscription, poison: list[Record], now_us: int) -> Published:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
 from itertools import chain
 from math import inf
 from operator import itemgetter
-from typing import NamedTuple
 
 from inorder.clock import MICROSECONDS
 from inorder.core.events import Failed, HeadSkipped, KeyResumed, Return
+from inorder.core.failures import Failures, gap_for, judge
 from inorder.core.filters import compile_filter
+from inorder.core.holds import Hold, Holds
 from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
 from inorder.core.leases import Leases
 from inorder.errors import KeyNotBlocked
@@ -29,20 +29,6 @@ PASS_OVER = 100  # how far a pull looks past messages that do not fit the bytes 
 
 _size = itemgetter(SIZE)
 _position = itemgetter(POSITION)
-
-
-class Hold(NamedTuple):
-    """Why a key waits: for which message, until a time or (None) until somebody resumes it."""
-
-    position: int
-    until_us: int | None
-
-
-class Verdict(NamedTuple):
-    """What is to become of failed deliveries."""
-
-    returns: list[Return]
-    poison: list[Record]  # to be dead-lettered; a gap record stands for them in `returns`
 
 
 class Subscription:
@@ -71,9 +57,8 @@ class Subscription:
         self.backlog_bytes = 0
         self.out_bytes = 0
         self._gaps = 0  # gap records that are not acked yet; they are no backlog
-        self._failures: dict[int, tuple[int, int]] = {}  # position → (how often, when it was first out)
-        self._holds: dict[str, Hold] = {}
-        self._alarms: list[tuple[int, int, str, Record | None]] = []  # (due, position, key or record)
+        self.failures = Failures()
+        self._holds = Holds()
         self._out_of_key: dict[str, list[int]] = {}  # leases in order, where a key may have several
         self._oldest_us: int | None = None  # nothing that waits was stored earlier
         self._swept_us = 0
@@ -150,7 +135,7 @@ class Subscription:
             self._lanes.replace(key, -1, (*before[:DATA], wider, *before[ATTRIBUTES:]))
         else:
             self._gaps += 1
-            self._lanes.put([_gap_for(record, "dropped")])
+            self._lanes.put([gap_for(record, "dropped")])
 
     # -- what goes out -----------------------------------------------------------------------------
 
@@ -189,8 +174,8 @@ class Subscription:
             self._note_out(taken, first)
         if self._gaps:
             self.counters.delivered -= _count_gaps(taken)
-        if self._failures:
-            self.counters.redelivered += sum(record[POSITION] in self._failures for record in taken)
+        if self.failures:
+            self.counters.redelivered += self.failures.were_out(taken)
         return first, taken
 
     def _allowed(self, count: int, flow: FlowControl) -> int:
@@ -203,13 +188,6 @@ class Subscription:
         for lease, record in enumerate(taken, first):
             if key := record[KEY]:
                 self._out_of_key.setdefault(key, []).append(lease)
-
-    def attempts(self, records: Sequence[Record]) -> Sequence[int]:
-        """Which delivery of each message this is."""
-        failures = self._failures
-        if not failures:
-            return (1,) * len(records)
-        return [failures[record[0]][0] + 1 if record[0] in failures else 1 for record in records]
 
     def _choose(
         self, taken: list[Record], count: int, now_us: int, consumer: object, left: float, alone: bool
@@ -251,67 +229,34 @@ class Subscription:
         self._lanes.done(records)
         self.counters.acked += self._forget(records, size)
 
-    def decide_failure(self, leases: Iterable[int], now_us: int, *, dead_letters: bool = True) -> Verdict:
-        """What becomes of deliveries that failed. A key takes back all that is out after the first.
+    def decide_failure(
+        self, leases: Iterable[int], now_us: int, *, dead_letters: bool = True
+    ) -> tuple[list[Return], list[Record]]:
+        """What becomes of deliveries that failed: what comes back, key by key, and what is poison.
 
-        With `dead_letters` off, poison that should be dead-lettered is retried instead.
+        A key takes back all that is out after its first one that failed.
         """
         out = self.leases.records
-        verdict = Verdict([], [])
+        groups: list[tuple[str, list[int], list[int]]] = []  # key, leases that come back, those that failed
         failed_by_key: dict[str, list[int]] = {}
         for lease in leases:
             if self.ordered and (key := out[lease][KEY]):
                 failed_by_key.setdefault(key, []).append(lease)
             else:
-                self._judge("", [lease], [lease], verdict, now_us, dead_letters)
+                groups.append(("", [lease], [lease]))
         for key, failed in failed_by_key.items():
-            taken_back = failed
-            if self.windowed:
-                of_key = self._out_of_key[key]  # lease numbers ascend with positions
-                taken_back = of_key[of_key.index(min(failed)) :]
-            self._judge(key, taken_back, failed, verdict, now_us, dead_letters)
-        return verdict
-
-    def _judge(
-        self,
-        key: str,
-        leases: list[int],
-        failed: list[int],
-        verdict: Verdict,
-        now_us: int,
-        dead_letters: bool,
-    ) -> None:
-        """Sort what comes back of one key into what is retried, parked or poison."""
-        options = self.options
-        until_us: int | None = 0
-        waits_for = -1
-        failures: list[tuple[int, int]] = []
-        back: list[Record] = []
-        for lease in leases:
-            record = self.leases.records[lease]
-            if isinstance(record[DATA], Gap):
-                back.append(record)
-                continue
-            count = self._failures.get(record[POSITION], (0, 0))[0]
-            if lease not in failed:  # taken back with another one, and not to blame
-                back.append(record)
-                failures.append((record[POSITION], count))
-                continue
-            count += 1
-            poison = options.max_failures is not None and count >= options.max_failures
-            parks = poison and options.on_poison == "park_key" and key != ""
-            if poison and not parks and dead_letters and options.dead_letter_policy is not None:
-                verdict.poison.append(record)
-                back += [_gap_for(record, "dead_lettered")] if key else []
-                continue
-            back.append(record)
-            failures.append((record[POSITION], count))
-            waits_for = record[POSITION] if until_us == 0 else waits_for
-            if parks:
-                until_us = None
-            elif options.retry_policy is not None and until_us is not None:
-                until_us = max(until_us, now_us + round(options.retry_policy.backoff(count) * MICROSECONDS))
-        verdict.returns.append(Return(key, leases, back, failures, until_us, waits_for))
+            of_key = self._out_of_key[key] if self.windowed else failed  # ascending, as positions are
+            groups.append((key, of_key[of_key.index(min(failed)) :], failed))
+        returns: list[Return] = []
+        poison: list[Record] = []
+        for key, taken_back, failed in groups:
+            back = [(out[lease], lease in failed) for lease in taken_back]
+            verdict = judge(self.options, self.failures, back, now_us, dead_letters)
+            poison += verdict.poison
+            returns.append(
+                Return(key, taken_back, verdict.records, verdict.failures, verdict.until_us, verdict.waits_for)
+            )
+        return returns, poison
 
     def failed(self, event: Failed) -> None:
         """Failed deliveries come back to their place, and wait there as decided."""
@@ -322,9 +267,9 @@ class Subscription:
             self.counters.nacked += event.failed
         for back in event.returns:
             out = [self.leases.records[lease] for lease in back.leases]
-            first_out_us = self.leases.granted_us(back.leases[0]) if back.leases else event.now_us
-            for position, failures in back.failures:
-                self._failures[position] = (failures, self._failures.get(position, (0, first_out_us))[1])
+            out_us = self.leases.granted_us(back.leases[0]) if back.leases else event.now_us
+            for position, count in back.failures:
+                self.failures.note(position, count, out_us)
             self._end(back.leases, out, sum(map(_size, out)))
             if back.key:
                 self._hold(back)
@@ -332,23 +277,17 @@ class Subscription:
                 self._give_back(back.records, back.until_us or 0)
 
     def _hold(self, back: Return) -> None:
-        key, until_us = back.key, back.until_us
-        self._lanes.hold(key, back.records)
-        hold = self._holds.get(key)
-        if hold is not None and hold.until_us is None:
-            return  # a parked key stays parked, whatever of it comes back
-        if until_us == 0:
-            self._holds.pop(key, None)
-            self._lanes.release(key)
-            return
-        self._holds[key] = Hold(back.waits_for, until_us)
-        if until_us is not None:
-            heappush(self._alarms, (until_us, back.waits_for, key, None))
+        self._lanes.hold(back.key, back.records)
+        held = self._holds.keys.get(back.key)
+        if held is None and back.until_us == 0:
+            self._lanes.release(back.key)
+        elif back.until_us != 0:
+            self._holds.hold(back.key, Hold(back.waits_for, back.until_us))
 
     def _give_back(self, records: Sequence[Record], until_us: int) -> None:
         for record in records:
             if until_us:
-                heappush(self._alarms, (until_us, record[POSITION], "", record))
+                self._holds.delay(record, until_us)
             else:
                 self._lanes.give_back(record)
 
@@ -361,13 +300,13 @@ class Subscription:
             by_key.setdefault(out[lease][KEY] if self.ordered else "", []).append(lease)
         for key, of_key in by_key.items():
             records = [out[lease] for lease in of_key]
-            granted_us = self.leases.granted_us(of_key[0])
-            for record in records:
-                self._failures.setdefault(record[POSITION], (0, granted_us))
+            for lease, record in zip(of_key, records, strict=True):
+                position = record[POSITION]
+                self.failures.note(position, self.failures.count(position), self.leases.granted_us(lease))
             self._end(of_key, records, sum(map(_size, records)))
             if key:
                 self._lanes.hold(key, records)
-                if key not in self._holds:
+                if key not in self._holds.keys:
                     self._lanes.release(key)
             else:
                 self._give_back(records, 0)
@@ -376,15 +315,6 @@ class Subscription:
         self.counters.dead_lettered += self._forget(records, sum(map(_size, records)))
         if self.ordered:
             self._gaps += sum(record[KEY] != "" for record in records)
-
-    def _wake_keys(self, now_us: int) -> None:
-        while self._alarms and self._alarms[0][0] <= now_us:
-            due_us, _, key, record = heappop(self._alarms)
-            if record is not None:
-                self._lanes.give_back(record)
-            elif (hold := self._holds.get(key)) and hold.until_us == due_us:
-                del self._holds[key]
-                self._lanes.release(key)
 
     def _end(self, leases: Sequence[int], records: Sequence[Record], size: int) -> None:
         """These are no longer out, whatever becomes of them."""
@@ -407,9 +337,8 @@ class Subscription:
             messages -= gaps
         self.backlog_messages -= messages
         self.backlog_bytes -= size
-        if self._failures:
-            for record in records:
-                self._failures.pop(record[POSITION], None)
+        if self.failures:
+            self.failures.forget(map(_position, records))
         if not self.backlog_messages:
             self._oldest_us = None
         return messages
@@ -417,26 +346,25 @@ class Subscription:
     # -- keys in trouble ---------------------------------------------------------------------------
 
     def decide_resume(self, key: str) -> KeyResumed:
-        if key not in self._holds:
+        if key not in self._holds.keys:
             raise KeyNotBlocked(key)
         return KeyResumed(self.name, key)
 
     def resume(self, key: str) -> None:
         """The message that the key waits for is tried again, as if it had never failed."""
-        hold = self._holds.pop(key)
-        self._failures.pop(hold.position, None)
+        self.failures.forget([self._holds.keys.pop(key).position])
         self._lanes.release(key)
 
     def decide_skip(self, key: str) -> tuple[HeadSkipped, int]:
-        if key not in self._holds:
+        if key not in self._holds.keys:
             raise KeyNotBlocked(key)
-        return HeadSkipped(self.name, key), self._holds[key].position
+        return HeadSkipped(self.name, key), self._holds.keys[key].position
 
     def skip(self, key: str) -> None:
         """The message that the key waits for is given up, a gap takes its place, the key goes on."""
-        index, record = self._culprit(key, self._holds.pop(key))
+        index, record = self._culprit(key, self._holds.keys.pop(key))
         if not isinstance(record[DATA], Gap):  # it may have become too old meanwhile
-            self._lanes.replace(key, index, _gap_for(record, "skipped"))
+            self._lanes.replace(key, index, gap_for(record, "skipped"))
             self.counters.skipped += self._forget([record], record[SIZE])
             self._gaps += 1
         self._lanes.release(key)
@@ -453,24 +381,26 @@ class Subscription:
             for lease, record in self.leases.records.items():
                 out.setdefault(record[KEY], []).append(lease)
         window = self.options.max_outstanding_per_key
-        full = (key for key in self._lanes.crowded() if key not in self._holds and len(out.get(key, ())) >= window)
-        return [self._blocked(key, min(out.get(key, ()), default=None), now_us) for key in chain(self._holds, full)]
+        full = (key for key in self._lanes.crowded() if key not in self._holds.keys and len(out.get(key, ())) >= window)
+        return [
+            self._blocked(key, min(out.get(key, ()), default=None), now_us) for key in chain(self._holds.keys, full)
+        ]
 
     def _blocked(self, key: str, lease: int | None, now_us: int) -> BlockedKey:
-        hold, waiting = self._holds.get(key), self._lanes.waiting(key)
+        hold, waiting = self._holds.keys.get(key), self._lanes.waiting(key)
         if hold is not None:
             head, reason = self._culprit(key, hold)[1], "parked" if hold.until_us is None else "backoff"
         else:
             assert lease is not None
             head, reason = self.leases.records[lease], "out"
         granted_us = now_us if lease is None else self.leases.granted_us(lease)
-        failures, first_out_us = self._failures.get(head[POSITION], (0, granted_us))
+        first_out_us = self.failures.first_out_us(head[POSITION], granted_us)
         return BlockedKey(
             ordering_key=key,
             reason=reason,
             waiting=len(waiting) - (_count_gaps(waiting) if self._gaps else 0),
             position=head[POSITION],
-            failures=failures,
+            failures=self.failures.count(head[POSITION]),
             age_seconds=(now_us - head[PUBLISH_US]) / MICROSECONDS,
             head_of_line_seconds=(now_us - first_out_us) / MICROSECONDS,
         )
@@ -494,19 +424,23 @@ class Subscription:
 
     def due_us(self) -> int | None:
         """When time alone will change something here."""
-        due = [self._alarms[0][0]] if self._alarms else []
-        if (deadline_us := self.leases.next_deadline_us()) is not None:
-            due.append(deadline_us)
-        if self._oldest_us is not None:
-            due.append(max(self._oldest_us + self.retention_us + 1, self._swept_us + SWEEP_US))
-        return min(due, default=None)
+        candidates = (self._holds.next_us(), self.leases.next_deadline_us(), self._sweep_us())
+        return min((due_us for due_us in candidates if due_us is not None), default=None)
+
+    def _sweep_us(self) -> int | None:
+        """When to look for messages that are too old; a pull does not depend on it."""
+        if self._oldest_us is None:
+            return None
+        return max(self._oldest_us + self.retention_us + 1, self._swept_us + SWEEP_US)
 
     def elapse(self, now_us: int) -> None:
         """Backoffs that are over end; from time to time, what is older than the retention goes."""
-        self._wake_keys(now_us)
-        if self._oldest_us is not None and now_us >= max(
-            self._oldest_us + self.retention_us + 1, self._swept_us + SWEEP_US
-        ):
+        for key, record in self._holds.due(now_us):
+            if record is None:
+                self._lanes.release(key)
+            else:
+                self._lanes.give_back(record)
+        if (sweep_us := self._sweep_us()) is not None and sweep_us <= now_us:
             self._sweep(now_us)
 
     def _sweep(self, now_us: int) -> None:
@@ -521,9 +455,7 @@ class Subscription:
             return kept
 
         self._lanes.rewrite(change)
-        alarms = [(*alarm[:3], alarm[3] and change(alarm[3])) for alarm in self._alarms]
-        self._alarms = [alarm for alarm in alarms if alarm[2] or alarm[3]]
-        heapify(self._alarms)
+        self._holds.rewrite(change)
         times += [record[STORED_US] for record in self.leases.records.values()]
         self._oldest_us = min(times, default=None)
 
@@ -536,7 +468,7 @@ class Subscription:
         if not self.ordered or not record[KEY]:
             return None
         self._gaps += 1
-        return _gap_for(record, "expired")
+        return gap_for(record, "expired")
 
     def oldest_unacked(self) -> int | None:
         """The smallest position that is still to be acked."""
@@ -560,15 +492,14 @@ class Subscription:
     def _change_lanes(self) -> None:
         """Take back what is out and line everything up anew. A key that waits goes on waiting."""
         self.release(list(self.leases.records))
-        keyed_alarms = [alarm for alarm in self._alarms if alarm[3] is None]
         records = sorted(self._unacked(), key=_position)
         self._lanes = self._new_lanes()
-        if not self.ordered:
-            keyed_alarms, self._holds = [], {}
-        for key in self._holds:
+        if self.ordered:
+            self._holds.rewrite(lambda record: None)  # they are lined up with the rest
+        else:
+            self._holds.clear()
+        for key in self._holds.keys:
             self._lanes.hold(key, ())
-        self._alarms = keyed_alarms
-        heapify(self._alarms)
         self._lanes.put(records)
 
     def detach(self) -> None:
@@ -582,9 +513,8 @@ class Subscription:
     def _start_over(self, records: list[Record]) -> None:
         self.leases.clear()
         self._out_of_key.clear()
-        self._failures = {}
+        self.failures.clear()
         self._holds.clear()
-        self._alarms.clear()
         self._starved = None
         self._lanes = self._new_lanes()
         self.out_bytes = self._gaps = self.backlog_messages = self.backlog_bytes = 0
@@ -596,13 +526,7 @@ class Subscription:
     def _unacked(self) -> Iterator[Record]:
         yield from self.leases.records.values()
         yield from self._lanes.records()
-        yield from (record for _, _, _, record in self._alarms if record is not None)
-
-
-def _gap_for(record: Record, reason: str) -> Record:
-    """What stands in the place of a message that will not come."""
-    position, key, _, _, publish_us, _, stored_us = record
-    return (position, key, Gap(key, position, position, 1, reason), None, publish_us, 0, stored_us)
+        yield from self._holds.delayed()
 
 
 def _count_gaps(records: Iterable[Record]) -> int:

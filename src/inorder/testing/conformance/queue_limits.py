@@ -136,15 +136,24 @@ class FlowControlLimits(QueueCase):
         self.publish_sizes(first=50)
         out = self.pull()
         self.publish_sizes(big=150)
-        for turn in range(60):  # there is always one small message out
-            self.publish_sizes(**{f"small-{turn}": 30})
+        delivered = []
+        for turn in range(60):  # as long as anything else goes out, there is always a small message out
+            self.publish_sizes(**{f"small-{turn}-{letter}": 30 for letter in "ab"})
             out += self.pull()
             if any(message.ordering_key == "big" for message in out):
-                return
-            if out:
-                self.ack(out.pop(0))
+                break
+            delivered += out[:1]
+            self.ack(*out[:1])
+            del out[:1]
             self.clock.advance(1)
-        raise AssertionError("the large message was passed over for a minute")
+        else:
+            raise AssertionError("the large message was passed over for a minute")
+        self.ack(*out)
+        while messages := self.pull():
+            self.ack(*messages)
+            out += messages
+        keys = [message.ordering_key for message in delivered + out]
+        assert len(keys) == len(set(keys)) == 2 + 2 * (turn + 1)
 
 
 class QueueCapacity(QueueCase):
@@ -177,7 +186,7 @@ class QueueCapacity(QueueCase):
 
     def test_bytes_fill_a_subscription_too(self) -> None:
         """message-queue BR-022"""
-        self.limit(max_bytes=10)
+        self.limit(max_bytes=8)
         self.publish("aaaa", "bbbb", "missed")
         metrics = self.queue.metrics("worker")
         assert (metrics.backlog_messages, metrics.backlog_bytes, metrics.counters.dropped) == (2, 8, 1)
@@ -447,6 +456,26 @@ class Retention(QueueCase):
         assert {gap.reason for gap in gaps(consumed)} == {"expired"}
         assert sum(gap.count for gap in gaps(consumed)) == 2
         assert self.queue.metrics("worker").backlog_messages == 0
+
+    @pytest.mark.parametrize("options", [{}, {"enable_message_ordering": True}])
+    def test_what_waits_for_its_backoff_becomes_too_old_all_the_same(self, options: dict[str, Any]) -> None:
+        retry_policy = {"minimum_backoff": 1200, "maximum_backoff": 1200}
+        self.subscribe(message_retention_duration=600, retry_policy=retry_policy, **options)
+        self.publish("keyed", key="k")
+        self.publish("keyless")
+        self.nack(*self.pull())
+        self.clock.advance(700)
+        metrics = self.queue.metrics("worker")
+        assert (metrics.backlog_messages, metrics.counters.outdated) == (0, 2)
+        self.clock.advance(700)
+        assert self.pull() == []
+
+    @pytest.mark.parametrize(("ordered", "key"), [(False, "k"), (False, None), (True, None)])
+    def test_where_no_order_is_promised_nothing_is_told(self, ordered: bool, key: str | None) -> None:
+        self.subscribe(message_retention_duration=600, enable_message_ordering=ordered)
+        self.publish("1", key=key)
+        self.clock.advance(700)
+        assert self.consume_with_gaps() == []
 
     def test_retention_can_be_changed(self) -> None:
         self.subscribe(message_retention_duration=600)

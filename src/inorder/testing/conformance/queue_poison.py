@@ -253,6 +253,11 @@ class Poison(QueueCase):
         self.clock.advance(3)
         [blocked] = self.queue.blocked_keys("worker")
         assert blocked == BlockedKey("a", "backoff", 2, 1, 1, age_seconds=8, head_of_line_seconds=3)
+        self.clock.advance(27)
+        assert self.queue.blocked_keys("worker") == []
+        self.pull()
+        [blocked] = self.queue.blocked_keys("worker")
+        assert blocked == BlockedKey("a", "out", 1, 1, 1, age_seconds=35, head_of_line_seconds=30)
 
     def test_a_parked_key_is_shown_since_its_first_delivery(self) -> None:
         self.subscribe_parking()

@@ -54,6 +54,20 @@ class Seeking(QueueCase):
         assert (before.delivery_attempt, again.delivery_attempt) == (3, 1)
         assert again.ack_id != before.ack_id
 
+    def test_what_waited_for_its_backoff_comes_once_after_a_seek(self) -> None:
+        self.subscribe(enable_message_ordering=True, retry_policy={"minimum_backoff": 30})
+        self.publish("keyless")
+        self.publish("keyed", key="k")
+        self.nack(*self.pull())
+        self.queue.seek("worker", position=0)
+        again = self.pull()
+        assert [(message.data, message.delivery_attempt) for message in again] == [(b"keyless", 1), (b"keyed", 1)]
+        self.clock.advance(5)
+        self.ack(*again)
+        self.clock.advance(60)
+        assert self.pull() == []
+        assert self.queue.metrics("worker").backlog_messages == 0
+
     def test_seeking_ends_what_is_out(self) -> None:
         self.subscribe_retaining(enable_message_ordering=True)
         self.publish("0", "1", key="k")

@@ -131,6 +131,28 @@ class Window(QueueCase):
         assert (gap.ordering_key, gap.first_position, gap.count, gap.reason) == ("k", 0, 1, "dead_lettered")
         assert rest == ["2", "3", "4"]
 
+    def test_a_death_before_it_does_not_cut_a_backoff_short(self) -> None:
+        self.queue.register_topic("dead")
+        self.subscribe("undertaker", "dead")
+        self.subscribe_windowed(
+            2,
+            ack_deadline_seconds=600,
+            retry_policy={"minimum_backoff": 60, "maximum_backoff": 60},
+            dead_letter_policy={"dead_letter_topic": "dead", "max_delivery_attempts": 5},
+        )
+        self.publish("1", "2", key="k")
+        for _ in range(4):
+            self.nack(self.pull()[0])
+            self.clock.advance(60)
+        one, two = self.pull()
+        self.nack(two)
+        self.nack(one)
+        assert self.pull_texts(subscription="undertaker") == ["1"]
+        self.clock.advance(59)
+        assert self.pull() == []
+        self.clock.advance(1)
+        assert self.pull_texts() == ["2"]
+
     def test_keys_take_turns_within_their_windows(self) -> None:
         self.subscribe_windowed(10)
         self.publish_by_letter(*(f"{letter}{number}" for letter in "abc" for number in range(10)))

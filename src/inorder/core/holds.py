@@ -1,0 +1,67 @@
+"""Who waits: keys that are held for a backoff or for good, and messages without a key in their backoff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from inorder.message import POSITION, Record
+
+
+class Hold(NamedTuple):
+    """Why a key waits: for which message, until a time or (None) until somebody resumes it."""
+
+    position: int
+    until_us: int | None
+
+
+class Holds:
+    """The waiting ones of a subscription, and when their time comes. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, Hold] = {}
+        self._alarms: list[tuple[int, int, str, Record | None]] = []  # (due, position, key or record)
+
+    def hold(self, key: str, hold: Hold) -> None:
+        """Let a key wait. One that waits already is parked, or waits longer, if either of them says so."""
+        before = self.keys.get(key, hold)
+        if before.until_us is None:
+            hold = before
+        elif hold.until_us is not None:
+            hold = Hold(hold.position, max(hold.until_us, before.until_us))
+        self.keys[key] = hold
+        if hold.until_us is not None:
+            heappush(self._alarms, (hold.until_us, hold.position, key, None))
+
+    def delay(self, record: Record, until_us: int) -> None:
+        """Let a message without a key wait."""
+        heappush(self._alarms, (until_us, record[POSITION], "", record))
+
+    def next_us(self) -> int | None:
+        """When `due` will have something."""
+        return self._alarms[0][0] if self._alarms else None
+
+    def due(self, now_us: int) -> Iterator[tuple[str, Record | None]]:
+        """Keys, or messages without one, whose time has come and who wait no longer."""
+        while self._alarms and self._alarms[0][0] <= now_us:
+            due_us, _, key, record = heappop(self._alarms)
+            if record is not None:
+                yield "", record
+            elif key in self.keys and self.keys[key].until_us == due_us:
+                del self.keys[key]
+                yield key, None
+
+    def delayed(self) -> Iterator[Record]:
+        """The messages without a key that wait."""
+        return (record for _, _, _, record in self._alarms if record is not None)
+
+    def rewrite(self, change: Callable[[Record], Record | None]) -> None:
+        """Replace every message without a key that waits; None removes it."""
+        changed = [(*alarm[:3], alarm[3] and change(alarm[3])) for alarm in self._alarms]
+        self._alarms = [alarm for alarm in changed if alarm[2] or alarm[3]]
+        heapify(self._alarms)
+
+    def clear(self) -> None:
+        self.keys.clear()
+        self._alarms.clear()
