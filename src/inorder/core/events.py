@@ -1,15 +1,13 @@
 """What has happened: facts that replaying gives back the same state.
 
 One event covers a whole batch. Leases are no events: a crash forgets them, and their messages come
-again. `leases` in an event says which of them it ended; a journal has no use for that part. Nobody
-changes an event; they are not frozen only because that would double what each call costs.
+again. `leases` in an event says which of them it ended; a journal has no use for that part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from inorder.message import Record
 from inorder.options import SubscriptionOptions, TopicOptions
@@ -17,21 +15,18 @@ from inorder.options import SubscriptionOptions, TopicOptions
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class TopicCreated:
+class TopicCreated(NamedTuple):
     topic: str
     id_prefix: str  # of its message ids, unique over topics and restarts
     options: TopicOptions
     now_us: int
 
 
-@dataclass(slots=True)
-class TopicDeleted:
+class TopicDeleted(NamedTuple):
     topic: str
 
 
-@dataclass(slots=True)
-class SubscriptionCreated:
+class SubscriptionCreated(NamedTuple):
     subscription: str
     topic: str
     ack_id_prefix: str
@@ -39,19 +34,16 @@ class SubscriptionCreated:
     now_us: int
 
 
-@dataclass(slots=True)
-class SubscriptionUpdated:
+class SubscriptionUpdated(NamedTuple):
     subscription: str
     options: SubscriptionOptions
 
 
-@dataclass(slots=True)
-class SubscriptionDeleted:
+class SubscriptionDeleted(NamedTuple):
     subscription: str
 
 
-@dataclass(slots=True)
-class Published:
+class Published(NamedTuple):
     """A batch takes the next positions of its topic. Full subscriptions miss what is refused."""
 
     topic: str
@@ -60,15 +52,13 @@ class Published:
     refused: Mapping[str, frozenset[int]]  # subscription → positions
 
 
-@dataclass(slots=True)
-class Acked:
+class Acked(NamedTuple):
     subscription: str
     leases: Sequence[int]
     records: Sequence[Record]
 
 
-@dataclass(slots=True)
-class Return:
+class Return(NamedTuple):
     """What comes back of one key (or one message without a key), in order, and until when it waits."""
 
     key: str
@@ -79,8 +69,7 @@ class Return:
     waits_for: int  # the position of the message for which the key waits, if it does
 
 
-@dataclass(slots=True)
-class Failed:
+class Failed(NamedTuple):
     """Deliveries that ended in a nack or in silence."""
 
     subscription: str
@@ -91,28 +80,24 @@ class Failed:
     now_us: int
 
 
-@dataclass(slots=True)
-class DeadLettered:
+class DeadLettered(NamedTuple):
     """These were published to the dead-letter topic, in the same step, and are gone from here."""
 
     subscription: str
     records: Sequence[Record]
 
 
-@dataclass(slots=True)
-class KeyResumed:
+class KeyResumed(NamedTuple):
     subscription: str
     key: str
 
 
-@dataclass(slots=True)
-class HeadSkipped:
+class HeadSkipped(NamedTuple):
     subscription: str
     key: str
 
 
-@dataclass(slots=True)
-class Sought:
+class Sought(NamedTuple):
     """Everything from a position or a time on is to be delivered again, and nothing before it."""
 
     subscription: str
@@ -121,8 +106,7 @@ class Sought:
     now_us: int
 
 
-@dataclass(slots=True)
-class Elapsed:
+class Elapsed(NamedTuple):
     """Time has passed: backoffs that are over are over, what is older than the retention is gone."""
 
     subscription: str

@@ -17,40 +17,37 @@ class Failures:
     """What is known of messages that were out and came back; those that never did cost nothing."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[int, int]] = {}  # position → (how often it failed, when it was first out)
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
+        self.known: dict[int, tuple[int, int]] = {}  # position → (how often it failed, when it was first out)
 
     def count(self, position: int) -> int:
         """How often the message has failed."""
-        return self._known[position][0] if position in self._known else 0
+        return self.known[position][0] if position in self.known else 0
 
     def first_out_us(self, position: int, otherwise_us: int) -> int:
         """When the message was first delivered."""
-        return self._known[position][1] if position in self._known else otherwise_us
+        return self.known[position][1] if position in self.known else otherwise_us
 
     def note(self, position: int, count: int, out_us: int) -> None:
         """The message came back, having failed so often; this time it went out at `out_us`."""
-        self._known[position] = (count, self.first_out_us(position, out_us))
+        self.known[position] = (count, self.first_out_us(position, out_us))
 
     def forget(self, positions: Iterable[int]) -> None:
         for position in positions:
-            self._known.pop(position, None)
+            self.known.pop(position, None)
 
     def clear(self) -> None:
-        self._known.clear()
+        self.known.clear()
 
     def attempts(self, records: Sequence[Record]) -> Sequence[int]:
         """Which attempt the next delivery of each message is."""
-        known = self._known
+        known = self.known
         if not known:
             return (1,) * len(records)
         return [known[record[0]][0] + 1 if record[0] in known else 1 for record in records]
 
     def were_out(self, records: Iterable[Record]) -> int:
         """How many of these have been out before."""
-        return sum(record[POSITION] in self._known for record in records)
+        return sum(record[POSITION] in self.known for record in records)
 
 
 class Verdict(NamedTuple):

@@ -7,7 +7,7 @@ change memory at once. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import repeat
 from math import inf
@@ -57,6 +57,7 @@ from inorder.options import (
 
 _position = itemgetter(POSITION)
 _size = itemgetter(SIZE)
+_new = tuple.__new__  # for the events of every call: a third of what naming their fields would cost
 
 NOBODY: Mapping[str, Any] = {}
 
@@ -137,17 +138,21 @@ class State:
 
     def publish(self, topic_name: str, batch: Batch, now_us: int) -> Decision[int]:
         """The reply is the position of the first message; the others follow it."""
-        topic = self.topic(topic_name)
-        first = topic.next_position
+        try:
+            first = self.topics[topic_name].next_position
+        except (KeyError, TypeError):
+            raise TopicNotFound(topic_name) from None
         keys, data, attributes, sizes = batch
         if not keys:
             return first, (), ()
         if len(keys) == 1:
-            records = [(first, keys[0], data[0], attributes[0], now_us, sizes[0], now_us)]
+            size = sizes[0]
+            records = [(first, keys[0], data[0], attributes[0], now_us, size, now_us)]
         else:  # columns become rows in C, without a step of the interpreter per message
+            size = sum(sizes)
             positions = range(first, first + len(keys))
             records = list(zip(positions, keys, data, attributes, repeat(now_us), sizes, repeat(now_us)))
-        return first, (self._decide_published(topic_name, records, sum(sizes)),), ()
+        return first, (self._decide_published(topic_name, records, size),), ()
 
     def _decide_published(self, topic: str, records: list[Record], size: int) -> Published:
         refused = NOBODY
@@ -162,7 +167,7 @@ class State:
                 refused = {**refused, subscription.name: positions}
             elif positions:
                 _refuse(subscription)
-        return Published(topic, records, size, refused)
+        return _new(Published, (topic, records, size, refused))
 
     # -- messages out ------------------------------------------------------------------------------
 
@@ -170,7 +175,10 @@ class State:
         self, name: str, count: int, now_us: int, consumer: object = None, max_bytes: float = inf, alone: bool = True
     ) -> tuple[Subscription, int, list[Record]]:
         """Up to `count` messages for a consumer, with consecutive lease numbers from the one returned."""
-        subscription = self.subscription(name)
+        try:
+            subscription = self.subscriptions[name]
+        except (KeyError, TypeError):
+            raise SubscriptionNotFound(name) from None
         first, records = subscription.lease(count, now_us, consumer, max_bytes, alone)
         wake_us = subscription.wake_us
         if records and (wake_us is None or wake_us > now_us + subscription.ack_deadline_us):
@@ -203,10 +211,13 @@ class State:
 
     def ack(self, name: str, leases: Sequence[int]) -> Decision[list[int]]:
         """Each lease named once. The reply lists those that are over; the others are acked all the same."""
-        subscription = self.subscription(name)
-        out = subscription.leases.records
         try:
-            return [], (Acked(name, leases, list(map(out.__getitem__, leases))),), ()
+            out = self.subscriptions[name].leases.records
+        except (KeyError, TypeError):
+            raise SubscriptionNotFound(name) from None
+        try:
+            records = [out[leases[0]]] if len(leases) == 1 else list(map(out.__getitem__, leases))
+            return [], (_new(Acked, (name, leases, records)),), ()
         except KeyError:
             valid = [lease for lease in leases if lease in out]
             over = [lease for lease in leases if lease not in out]
@@ -332,20 +343,19 @@ class State:
         for event in events:
             _APPLY[type(event)](self, event)
 
-    def reveal(self) -> Sequence[Subscription]:
+    def reveal(self) -> Collection[Subscription]:
         """Let subscribers see what was published: call it when that is as durable as it will get."""
-        if not self._hidden:
-            return ()
-        hidden, self._hidden = self._hidden, []
-        touched: list[Subscription] = []
-        for event in hidden:
+        touched: Collection[Subscription] = ()
+        for event in self._hidden:
             # The topic may have been deleted meanwhile, and its messages with it.
-            for subscription in self._by_topic.get(event.topic, NOBODY).values():
+            subscriptions = self._by_topic.get(event.topic, NOBODY).values()
+            for subscription in subscriptions:
                 refused = event.refused.get(subscription.name) if event.refused else None
                 subscription.absorb(event.records, event.size, refused)
                 if subscription.wake_us is None:
                     self._set_alarm(subscription)
-                touched.append(subscription)
+            touched = [*touched, *subscriptions] if touched else subscriptions
+        self._hidden.clear()
         return touched
 
     def _topic_created(self, event: TopicCreated) -> None:

@@ -174,7 +174,7 @@ class Subscription:
             self._note_out(taken, first)
         if self._gaps:
             self.counters.delivered -= _count_gaps(taken)
-        if self.failures:
+        if self.failures.known:
             self.counters.redelivered += self.failures.were_out(taken)
         return first, taken
 
@@ -337,7 +337,7 @@ class Subscription:
             messages -= gaps
         self.backlog_messages -= messages
         self.backlog_bytes -= size
-        if self.failures:
+        if self.failures.known:
             self.failures.forget(map(_position, records))
         if not self.backlog_messages:
             self._oldest_us = None
