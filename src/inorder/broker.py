@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
@@ -118,6 +118,8 @@ class MessageQueue:
         self._turn(lambda state, _: state.delete_subscription(name))
         self._sources.pop(ack_id_prefix, None)
         self._full.discard(name)
+        for wake, _ in self._watchers.get(name, ()):  # so that they notice
+            wake()
 
     def subscription_exists(self, name: str) -> bool:
         return self.get_subscription(name) is not None
@@ -270,14 +272,13 @@ class MessageQueue:
     def _by_ack_id(self, ack_id: str | Iterable[str], answer: Callable[[str, Sequence[int]], list[int]]) -> None:
         ack_ids = [ack_id] if isinstance(ack_id, str) or not isinstance(ack_id, Iterable) else ack_id
         invalid: list[str] = []
-        leases: dict[str, list[int]] = {}
+        leases: dict[tuple[str, str], list[int]] = {}  # by subscription and prefix
         for one in dict.fromkeys(map(str, ack_ids)):
             if found := self._state.find_lease(one):
-                leases.setdefault(found[0].name, []).append(found[1])
+                leases.setdefault((found[0].name, found[0].ack_id_prefix), []).append(found[1])
             else:
                 invalid.append(one)
-        for name, of_name in leases.items():
-            prefix = self._state.subscription(name).ack_id_prefix
+        for (name, prefix), of_name in leases.items():
             invalid += [f"{prefix}{lease}" for lease in answer(name, of_name)]
         if invalid:
             raise InvalidAckId(*invalid)
@@ -337,16 +338,26 @@ class MessageQueue:
 
         return unwatch
 
+    def withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
+        """Give up those of these publishes that still wait for room: nothing of them is stored."""
+        with self._lock:
+            for topic, waiting in list(self._blocked.items()):
+                self._blocked[topic] = deque(one for one in waiting if one[1] not in answers)
+            calls = self._end_turn()
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(Closed("there was no room for the message before the publisher was closed"))
+        for call in calls:
+            call()
+
     def close(self) -> None:
         """Take no more calls. Publishers that wait for room get `Closed`."""
         with self._lock:
             self._closed = True
             waiting = [answer for batches in self._blocked.values() for _, answer in batches]
-            self._blocked.clear()
             if self._timer is not None:
                 self._timer.cancel()
-        for answer in waiting:
-            answer.set_exception(Closed("the broker was closed before there was room for the message"))
+        self.withdraw(waiting)
 
     # -- a turn ------------------------------------------------------------------------------------
 
@@ -414,7 +425,7 @@ class MessageQueue:
         for name in self._to_wake:
             subscription = self._state.subscriptions.get(name)
             if subscription is not None and subscription.any_ready():
-                calls += [wake for wake, _ in self._watchers[name]]
+                calls += [wake for wake, _ in self._watchers.get(name, ())]
         self._to_wake.clear()
         return calls
 

@@ -233,7 +233,7 @@ def _bytes(data: object) -> bytes:
 
 
 def _key_bytes(key: str) -> int:
-    if type(key) is not str:
+    if not isinstance(key, str):
         raise InvalidOrderingKey(f"Ordering key must be a string, not {type(key).__name__}")
     if not key:
         raise InvalidOrderingKey("Ordering key cannot be empty")

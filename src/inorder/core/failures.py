@@ -93,7 +93,7 @@ def judge(
         counts.append((record[POSITION], count))
         if not failed:  # taken back with another one, and not to blame
             continue
-        if until_us == 0:
+        if until_us == 0 or (parks and until_us is not None):
             waits_for = record[POSITION]
         if parks:
             until_us = None

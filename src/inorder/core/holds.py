@@ -38,6 +38,12 @@ class Holds:
         """Let a message without a key wait."""
         heappush(self._alarms, (until_us, record[POSITION], "", record))
 
+    def until_us(self) -> dict[int, int | None]:
+        """All for which somebody waits, by their position."""
+        waiting: dict[int, int | None] = {hold.position: hold.until_us for hold in self.keys.values()}
+        waiting.update((position, due_us) for due_us, position, _, record in self._alarms if record is not None)
+        return waiting
+
     def next_us(self) -> int | None:
         """When `due` will have something."""
         return self._alarms[0][0] if self._alarms else None

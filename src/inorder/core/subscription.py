@@ -167,6 +167,8 @@ class Subscription:
             if not taken:
                 return 0, taken
             size = sum(map(_size, taken))
+        else:
+            self._starved = None
         self.out_bytes += size
         first = self.leases.grant(taken, now_us, now_us + self.ack_deadline_us)
         self.counters.delivered += len(taken)
@@ -302,7 +304,8 @@ class Subscription:
             records = [out[lease] for lease in of_key]
             for lease, record in zip(of_key, records, strict=True):
                 position = record[POSITION]
-                self.failures.note(position, self.failures.count(position), self.leases.granted_us(lease))
+                if not isinstance(record[DATA], Gap):
+                    self.failures.note(position, self.failures.count(position), self.leases.granted_us(lease))
             self._end(of_key, records, sum(map(_size, records)))
             if key:
                 self._lanes.hold(key, records)
@@ -484,23 +487,34 @@ class Subscription:
 
     def update(self, options: SubscriptionOptions) -> None:
         """Deliver by other rules from now on. If those of order change, what is out comes again."""
-        before = (self.ordered, self.options.max_outstanding_per_key)
+        before = self._window()
         self._set_options(options)
-        if before != (self.ordered, options.max_outstanding_per_key):
+        if before != self._window():
             self._change_lanes()
+
+    def _window(self) -> int:
+        """How many of a key may be out; 0 if keys mean nothing."""
+        return self.options.max_outstanding_per_key if self.ordered else 0
 
     def _change_lanes(self) -> None:
         """Take back what is out and line everything up anew. A key that waits goes on waiting."""
         self.release(list(self.leases.records))
         records = sorted(self._unacked(), key=_position)
+        until_us = self._holds.until_us()
+        self._holds.clear()
         self._lanes = self._new_lanes()
-        if self.ordered:
-            self._holds.rewrite(lambda record: None)  # they are lined up with the rest
-        else:
-            self._holds.clear()
-        for key in self._holds.keys:
-            self._lanes.hold(key, ())
-        self._lanes.put(records)
+        free: list[Record] = []
+        for record in records:
+            position, key = record[POSITION], record[KEY]
+            waits = position in until_us and not isinstance(record[DATA], Gap)
+            if waits and self.ordered and key:
+                self._lanes.hold(key, ())
+                self._holds.hold(key, Hold(position, until_us[position]))
+            if waits and not (self.ordered and key) and (due_us := until_us[position]) is not None:
+                self._holds.delay(record, due_us)
+            else:
+                free.append(record)
+        self._lanes.put(free)
 
     def detach(self) -> None:
         """The topic is gone, and so is everything that came from it."""

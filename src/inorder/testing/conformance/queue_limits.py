@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inorder.broker import MessageQueue
-from inorder.errors import QueueFull, TopicNotFound
+from inorder.errors import Closed, QueueFull, TopicNotFound
 from inorder.message import Message
 from inorder.testing.conformance.case import PATIENCE_SECONDS, QueueCase, gaps, texts, waits
 
@@ -264,6 +264,16 @@ class QueueCapacity(QueueCase):
         metrics = self.queue.metrics("worker")
         assert (metrics.counters.delivered, metrics.counters.acked, metrics.outstanding_messages) == (2, 1, 1)
 
+    def test_a_pull_that_passes_over_gaps_returns_at_most_what_was_asked_for(self) -> None:
+        """message-queue BR-022"""
+        self.limit(max_messages=4, ordered=True)
+        self.publish_by_letter("a1", "b1", "c1", "d1", "a2", "b2")
+        self.ack(*self.pull(2))
+        self.publish_by_letter("a3", "b3", "c2")
+        pulled = [self.pull_texts(2) for _ in range(3)]
+        assert [len(each) for each in pulled] == [2, 2, 0]
+        assert sorted(text for each in pulled for text in each) == ["a3", "b3", "c1", "d1"]
+
     def test_gap_records_survive_a_change_of_the_window(self) -> None:
         """message-queue BR-022"""
         self.limit(max_messages=1, ordered=True)
@@ -367,6 +377,17 @@ class QueueCapacity(QueueCase):
         assert waits(waiting)
         self.queue.unregister_topic("orders")
         assert isinstance(waiting.exception(PATIENCE_SECONDS), TopicNotFound)
+
+    def test_publishers_that_wait_for_a_closed_broker_are_told(self) -> None:
+        """message-queue BR-022"""
+        self.limit(max_messages=1, when_full="block")
+        self.publish("a")
+        waiting = self.in_background(lambda: self.publish("b"))
+        assert waits(waiting)
+        self.queue.close()
+        assert isinstance(waiting.exception(PATIENCE_SECONDS), Closed)
+        with pytest.raises(Closed):
+            self.publish("c")
 
     def test_retention_makes_room_for_publishers_that_wait(self) -> None:
         """message-queue BR-022"""
@@ -482,4 +503,7 @@ class Retention(QueueCase):
         self.publish("a")
         self.queue.update_subscription("worker", {"message_retention_duration": 1200})
         self.clock.advance(900)
-        assert self.pull_texts() == ["a"]
+        assert self.queue.metrics("worker").backlog_messages == 1
+        self.queue.update_subscription("worker", {"message_retention_duration": 1000})
+        self.clock.advance(180)
+        assert self.queue.metrics("worker").backlog_messages == 0

@@ -138,6 +138,17 @@ class Seeking(QueueCase):
         self.queue.seek("worker", position=1)
         assert self.consume() == ["1"]
 
+    def test_what_is_replayed_is_retained_no_longer_than_before(self) -> None:
+        self.queue.register_topic("orders", {"message_retention_duration": 1200})
+        self.subscribe(message_retention_duration=600)
+        self.publish("0")
+        self.consume()
+        self.clock.advance(300)
+        self.queue.seek("worker", position=0)
+        self.clock.advance(400)
+        metrics = self.queue.metrics("worker")
+        assert (metrics.backlog_messages, metrics.counters.outdated) == (0, 1)
+
     def test_only_what_matches_the_filter_is_replayed(self) -> None:
         self.subscribe_retaining(filter="attributes:wanted")
         self.queue.publish("orders", [Message(b"no"), Message(b"yes", {"wanted": ""})])
