@@ -6,6 +6,7 @@ Nothing else in the library reads the wall clock, so a test that passes a manual
 import heapq
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -42,6 +43,10 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self.forget_timers()
+
+    def forget_timers(self) -> None:
+        """Start over without timers: a forked process inherits all of them, but not their thread."""
         self._timers = _TimerThread(self)
 
     def now_us(self) -> int:
@@ -75,19 +80,29 @@ class _TimerThread:
         self._clock = clock
         self._changed = threading.Condition()
         self._heap: list[tuple[int, int, _Call]] = []
+        self._heap_limit = 64
         self._tie = itertools.count()
         self._started = False
 
     def add(self, when_us: int, callback: Callable[[], None]) -> Timer:
         call = _Call(callback)
-        with self._changed:
+        with self._changed:  # reentrant, as the garbage collector may get here from inside
             heapq.heappush(self._heap, (when_us, next(self._tie), call))
+            if len(self._heap) > self._heap_limit:
+                self._forget_cancelled()
             if not self._started:
                 self._started = True
                 threading.Thread(target=self._run, name="inorder-timers", daemon=True).start()
             elif self._heap[0][2] is call:
                 self._changed.notify()
         return call
+
+    def _forget_cancelled(self) -> None:
+        # Making a list may run the garbage collector, and that may add a timer: to the new heap, then.
+        heap, self._heap = self._heap, []
+        self._heap += [entry for entry in heap if entry[2].callback is not None]
+        heapq.heapify(self._heap)
+        self._heap_limit = 2 * len(self._heap) + 64  # so that looking costs little per timer
 
     def _run(self) -> None:
         while True:
@@ -100,3 +115,5 @@ class _TimerThread:
 
 
 SYSTEM_CLOCK = SystemClock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SYSTEM_CLOCK.forget_timers)

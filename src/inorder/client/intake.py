@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from inorder.clock import MICROSECONDS, Timer
 from inorder.core.lanes import FreeLanes, Lanes
-from inorder.errors import Closed, InorderError, InvalidAckId
+from inorder.errors import Closed, InorderError, InvalidAckId, NotFound
 from inorder.message import KEY, POSITION, SIZE, Message
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
 
 TAKE_AT_ONCE = 100  # more than that at a time gains nothing and makes other consumers wait
+GRACE_US = 2_000  # a broker may round a deadline up to its next millisecond
 
 Held: TypeAlias = tuple[int, str, Message]  # position, key, message: what lanes need to know
 
@@ -31,7 +33,11 @@ class Intake:
 
     A message counts against flow control until it is acked, nacked or its lease is over. Its lease is
     extended while it waits here and while its handler runs; once the handler has returned without
-    an answer, the lease runs out and the message comes again.
+    an answer, the lease runs out and the message comes again. The next message of a key goes when
+    the one before is both handled and answered.
+
+    The broker may wake others while it is called, and others may wait for us: so no call to it is made
+    while `_lock` is held.
     """
 
     def __init__(
@@ -47,16 +53,21 @@ class Intake:
         self._deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
         self._flow = options.flow_control or FlowControl()
         self._wake = wake
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._taking = threading.Lock()  # two that take at once could mix up the order of a key
         self._lanes: Lanes[Held] = Lanes() if options.enable_message_ordering else FreeLanes()
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
-        self._left: dict[int, int] = {}  # lease → when it is surely over; handled, but not answered
-        self._timer: Timer | None = None
-        self._stopped = False
+        self._until_us: dict[int, int] = {}  # when the lease of a held message is over unless it is extended
+        self._left: dict[int, Message] = {}  # handled, but the answer is still to come or not sent yet
         self._acks: dict[int, Pending[None]] = {}
         self._nacks: dict[int, Pending[None]] = {}
+        self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
         self._flush_later: Callable[[], None] | None = None
+        self._timer: Timer | None = None
+        self._timer_us = 0
+        self._stopped = False
+        self._lost: InorderError | None = None  # why the broker does not know us any more
         self._deliveries = transport.deliveries(subscription, wake, report)
         self.id_prefix = self._deliveries.id_prefix
         self.ack_id_prefix = self._deliveries.ack_id_prefix
@@ -68,84 +79,117 @@ class Intake:
     # -- messages out ------------------------------------------------------------------------------
 
     def next(self) -> Message | None:
-        """A message whose turn it is, or None. Call `finished` when its handler has ended."""
-        with self._lock:
-            while not self._stopped:
-                if not self._lanes.any_ready():
-                    self._refill()
-                taken = self._lanes.take(1)
-                if not taken:
-                    return None
-                if taken[0][2]._lease in self._held:
-                    return taken[0][2]
-                self._lanes.done(taken)  # its lease was lost while it waited: it will come again
-            return None
+        """A message whose turn it is, or None. Call `finished` when its handler has ended.
+
+        Raises what keeps the broker from delivering here ever again.
+        """
+        while True:
+            with self._lock:
+                message = self._next_ready()
+            if message is not None or not self._refill():
+                return message
 
     def more(self) -> bool:
         """Whether another message is ready here."""
         return self._lanes.any_ready()
 
-    def _refill(self) -> None:
-        if self._acks or self._nacks:
-            self.flush()
-        count = min(self._flow.max_messages - len(self._held), TAKE_AT_ONCE)
-        free = self._flow.max_bytes - self._held_bytes
-        if count <= 0 or free <= 0:
-            return
-        messages = self._deliveries.take(count, free, not self._held, self)
-        if not messages:
-            return
+    def _next_ready(self) -> Message | None:
+        while not self._stopped and (taken := self._lanes.take(1)):
+            message = taken[0][2]
+            if message._lease in self._held:
+                return message
+            self._lanes.done(taken)  # its lease was lost while it waited: it will come again
+        return None
+
+    def _refill(self) -> bool:
+        """Take what the broker has and flow control allows; whether that was anything."""
+        self.flush()  # an ack may be what the broker waits for
+        with self._taking:
+            with self._lock:
+                if self._lost is not None:
+                    raise self._lost
+                count = min(self._flow.max_messages - len(self._held), TAKE_AT_ONCE)
+                free = self._flow.max_bytes - self._held_bytes
+                if self._stopped or count <= 0 or free <= 0:
+                    return False
+                alone = not self._held
+            messages = self._deliveries.take(count, free, alone, self)
+            with self._lock:
+                if not self._stopped:
+                    self._hold(messages)
+                    return bool(messages)
+        self._release([message._lease for message in messages])
+        return False
+
+    def _hold(self, messages: list[Message]) -> None:
+        until_us = self._clock.now_us() + self._deadline_us
         held: list[Held] = []
         for message in messages:
             record = message._record
             self._held[message._lease] = message
             self._held_bytes += record[SIZE]
+            self._until_us[message._lease] = until_us
             held.append((record[POSITION], record[KEY], message))
         self._lanes.put(held)
-        if self._timer is None:
+        if held and self._timer is None:
             self._set_timer()
 
     def finished(self, message: Message) -> None:
-        """The handler has ended: the next message of the key may go, the lease is no longer kept."""
+        """The handler has ended: the lease is no longer kept. Once it is answered, its key goes on."""
+        lease = message._lease
         with self._lock:
-            record = message._record
-            self._lanes.done([(record[POSITION], record[KEY], message)])
-            if message._lease in self._held and message._settled is None:
-                self._left[message._lease] = self._clock.now_us() + self._deadline_us
+            if lease not in self._held and lease not in self._nacking:
+                self._pass_on(message)
+                return
+            self._left[lease] = message
+            if lease in self._held:
+                self._look_after(lease)
+
+    def _pass_on(self, message: Message) -> None:
+        record = message._record
+        self._lanes.done([(record[POSITION], record[KEY], message)])
 
     # -- answers in --------------------------------------------------------------------------------
 
     def ack(self, lease: int) -> Pending[None]:
-        return self._answer(lease, self._acks)
+        answer: Pending[None] = Pending()
+        with self._lock:
+            first = not self._acks and not self._nacks
+            self._acks[lease] = answer
+            passed_on = self._let_go(lease)
+        self._flush_soon(first)
+        if passed_on:
+            self._wake()
+        return answer
 
     def nack(self, lease: int) -> Pending[None]:
-        return self._answer(lease, self._nacks)
+        answer: Pending[None] = Pending()
+        with self._lock:
+            first = not self._acks and not self._nacks
+            self._nacks[lease] = answer
+            if lease in self._held:
+                # The key goes on when the broker knows, and has taken back what was out behind this one.
+                self._nacking[lease] = self._held[lease]._record[KEY]
+                self._let_go(lease)
+        self._flush_soon(first)
+        return answer
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
         try:
-            if self._deliveries.extend([lease], seconds):
+            if self._extend([lease], seconds):
                 raise InvalidAckId(f"{self.ack_id_prefix}{lease}")
         except InorderError as error:
             return Pending.failed(error)
         with self._lock:
-            if lease in self._left:
-                self._left[lease] = self._clock.now_us() + round(seconds * MICROSECONDS)
+            if lease in self._held and lease in self._left:
+                self._look_after(lease)
         return Pending.of(None)
 
-    def _answer(self, lease: int, answers: dict[int, Pending[None]]) -> Pending[None]:
-        with self._lock:
-            answer: Pending[None] = Pending()
-            first = not self._acks and not self._nacks
-            answers[lease] = answer
-            message = self._held.pop(lease, None)
-            if message is not None:
-                self._held_bytes -= message._record[SIZE]
-                self._left.pop(lease, None)
+    def _flush_soon(self, first: bool) -> None:
         if self._flush_later is None:
             self.flush()
         elif first:
             self._flush_later()
-        return answer
 
     def flush(self) -> None:
         """Send the answers that were collected."""
@@ -154,50 +198,112 @@ class Intake:
             nacks, self._nacks = self._nacks, {}
         if not acks and not nacks:
             return
+        failed: InorderError | None = None
+        over: Sequence[int] = ()
         try:
             over = self._deliveries.settle(list(acks), list(nacks))
         except InorderError as error:
-            for answer in (*acks.values(), *nacks.values()):
-                answer.set_exception(error)
-            return
-        for lease in over:
-            answer = acks.pop(lease) if lease in acks else nacks.pop(lease)
-            answer.set_exception(InvalidAckId(f"{self.ack_id_prefix}{lease}"))
-        for answer in acks.values():
-            answer.set_result(None)
-        for answer in nacks.values():
-            answer.set_result(None)
+            failed = error
+        if over:
+            self._keep_leases()  # where one was lost, others may have been
+        if nacks:
+            self._after_nacks(nacks)
+        for lease, answer in chain(acks.items(), nacks.items()):
+            if failed is not None:
+                answer.set_exception(failed)
+            elif over and lease in over:
+                answer.set_exception(InvalidAckId(f"{self.ack_id_prefix}{lease}"))
+            else:
+                answer.set_result(None)
+
+    def _after_nacks(self, leases: Iterable[int]) -> None:
+        """With a message that failed, the broker takes back what is out behind it: let that go, then go on."""
+        with self._lock:
+            keys = {self._nacking[lease] for lease in leases if lease in self._nacking}
+            behind = [held[2]._lease for key in keys for held in self._lanes.waiting(key)]
+        if behind:
+            self._keep_leases(behind)
+        with self._lock:
+            for lease in leases:
+                self._nacking.pop(lease, None)
+                if message := self._left.pop(lease, None):
+                    self._pass_on(message)
+        self._wake()
 
     # -- leases ------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        # Half of the deadline leaves as much again for a slow answer of the broker.
-        self._timer = self._clock.call_at(self._clock.now_us() + self._deadline_us // 2, self._on_timer)
+        """Wake up after half a deadline, which leaves as much again for a slow broker; or when one is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held:
+            over_us = [self._over_us(lease) for lease in self._left if lease in self._held]
+            self._timer_us = min([self._clock.now_us() + self._deadline_us // 2, *over_us])
+            self._timer = self._clock.call_at(self._timer_us, self._on_timer)
+
+    def _look_after(self, lease: int) -> None:
+        """Wake up when this lease is over, if nobody does so earlier."""
+        if self._over_us(lease) < self._timer_us:
+            self._set_timer()
+
+    def _over_us(self, lease: int) -> int:
+        return self._until_us[lease] + GRACE_US
 
     def _on_timer(self) -> None:
         """Extend what is being handled or waits here; let go of what nobody will answer any more."""
+        self.flush()  # in case that whoever was asked to do so is no more
+        self._keep_leases()
         with self._lock:
-            self._timer = None
             now_us = self._clock.now_us()
-            for lease in [lease for lease, until_us in self._left.items() if until_us <= now_us]:
-                self._let_go(lease)
-            keep = [lease for lease in self._held if lease not in self._left]
-            if keep:
-                try:
-                    for lease in self._deliveries.extend(keep, self._deadline_seconds):
-                        self._let_go(lease)
-                except InorderError as error:  # the subscription is gone, and its leases with it
-                    _log.debug("leases could not be extended: %s", error)
-            if self._held:
-                self._set_timer()
+            for lease in [lease for lease in self._left if lease in self._held]:
+                if self._over_us(lease) <= now_us:
+                    self._let_go(lease)
+            self._set_timer()
         self._wake()
 
-    def _let_go(self, lease: int) -> None:
-        """The lease is over: the message will come again, here or elsewhere."""
+    def _keep_leases(self, leases: Iterable[int] | None = None) -> None:
+        """Extend all that is being handled or waits here, or only these; let go of what is over already."""
+        with self._lock:
+            until_us = self._clock.now_us() + self._deadline_us
+            candidates = self._held if leases is None else [lease for lease in leases if lease in self._held]
+            # A handler may have asked for longer than we do.
+            keep = [lease for lease in candidates if lease not in self._left and self._until_us[lease] <= until_us]
+        if not keep:
+            return
+        try:
+            self._extend(keep, self._deadline_seconds)
+        except (NotFound, Closed) as error:
+            with self._lock:
+                self._lost = error
+                for lease in list(self._held):
+                    self._let_go(lease)
+        except InorderError as error:
+            _log.warning("leases could not be extended: %s", error)
+
+    def _extend(self, leases: Sequence[int], seconds: float) -> list[int]:
+        """Keep leases for so long from now; those that were over are let go of and returned."""
+        over = self._deliveries.extend(leases, seconds)
+        until_us = self._clock.now_us() + round(seconds * MICROSECONDS)
+        with self._lock:
+            for lease in over:
+                self._let_go(lease)
+            for lease in leases:
+                if lease in self._held:
+                    self._until_us[lease] = until_us
+        return over
+
+    def _let_go(self, lease: int) -> bool:
+        """The message is answered, or its lease is over; whether that makes its key go on."""
         message = self._held.pop(lease, None)
-        self._left.pop(lease, None)
-        if message is not None:
-            self._held_bytes -= message._record[SIZE]
+        if message is None:
+            return False
+        self._held_bytes -= message._record[SIZE]
+        del self._until_us[lease]
+        if lease not in self._left or lease in self._nacking:
+            return False
+        self._pass_on(self._left.pop(lease))
+        return True
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -213,20 +319,24 @@ class Intake:
         self._deliveries.close()
         self._release(waiting)
 
+    def leave(self, message: Message) -> None:
+        """Let a message's lease run out, whoever may answer it until then."""
+        with self._lock:
+            self._let_go(message._lease)
+
     def close(self) -> None:
         """After `stop`, when no handler runs any more: return what was handled but not answered."""
+        self._flush_later = None  # first: what is not flushed now, its sender will flush
         self.flush()
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
             rest = list(self._held)
-            self._held.clear()
-            self._left.clear()
+            for lease in rest:
+                self._let_go(lease)
+            self._set_timer()
         self._release(rest)
 
-    def _release(self, leases: list[int]) -> None:
+    def _release(self, leases: Sequence[int]) -> None:
         try:
             self._deliveries.release(leases, self)
-        except Closed:  # a closed broker holds no leases
-            _log.debug("the broker was closed before its messages were returned")
+        except InorderError as error:  # then they come back when their leases run out, if there is a broker at all
+            _log.debug("messages could not be returned: %s", error)

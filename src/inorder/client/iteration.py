@@ -9,97 +9,129 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable
 
 from inorder.client.intake import Intake
-from inorder.client.stream import Listeners
+from inorder.client.stream import Listeners, finish, finish_here
 from inorder.message import DATA, Gap, Message
 from inorder.options import SubscriptionOptions
+from inorder.pending import Pending
 from inorder.transport import Transport
 
 
-class _Iteration:
+class Iteration(ABC):
     """What both kinds of loop do alike: one message at a time, the one before is let go of."""
 
     def __init__(
-        self,
-        transport: Transport,
-        subscription: str,
-        options: SubscriptionOptions,
-        listeners: Listeners,
-        wake: Callable[[], None],
+        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
     ) -> None:
         self._listeners = listeners
+        self._problems: deque[str] = deque()
         self._current: Message | None = None
         self._ended = False
-        self._wake = wake
-        self._intake = Intake(transport, subscription, options, wake, self._report)
+        self._intake = Intake(transport, subscription, options, self._wake, self._report)
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """There may be a message. Called on any thread; returns at once."""
+
+    def close(self) -> Pending[None]:
+        """Have the loop end when it asks for the next message; what it did not get goes back at once."""
+        self._ended = True
+        self._intake.stop()
+        self._wake()
+        return Pending.of(None)  # a loop that closes itself must not wait for itself
+
+    def leave(self) -> None:
+        """The loop is over. Whoever left it in the middle may still answer the message of that moment."""
+        self.close()
+        if self._current is not None:
+            self._intake.leave(self._current)
+        self._intake.close()
 
     def _report(self, problem: str) -> None:
-        self._listeners.tell_error(RuntimeError(problem))
+        self._problems.append(problem)
+        self._wake()
 
-    def _step(self) -> Message | None:
+    def _tell_problems(self) -> list[Awaitable[object]]:
+        left: list[Awaitable[object]] = []
+        while self._problems:
+            left += self._listeners.tell_error(RuntimeError(self._problems.popleft()))
+        return left
+
+    def _finish_current(self) -> None:
         if self._current is not None:
             self._intake.finished(self._current)
             self._current = None
-        while (message := self._intake.next()) is not None:
-            gap = message._record[DATA]
-            if not isinstance(gap, Gap):
-                self._current = message
-                return message
-            self._listeners.tell("gap", gap)
-            message.ack()
-            self._intake.finished(message)
-        return None
 
-    def close(self) -> None:
-        """End the loop; what was not begun goes back at once."""
-        if self._ended:
-            return
-        self._ended = True
-        self._intake.stop()
-        self._intake.close()
-        self._wake()
+    def _begin(self, message: Message) -> Gap | None:
+        """Take the message as the one that the loop is at; if it is no message but a gap, that."""
+        self._current = message
+        data = message._record[DATA]
+        return data if isinstance(data, Gap) else None
 
 
-class MessageIterator(_Iteration, Iterator[Message]):
-    """Blocks the thread until there is a message; ends when it is closed."""
+class ThreadIteration(Iteration):
+    """Blocks the thread until there is a message."""
 
     def __init__(
         self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
     ) -> None:
         self._arrived = threading.Event()
-        super().__init__(transport, subscription, options, listeners, self._arrived.set)
+        super().__init__(transport, subscription, options, listeners)
 
-    def __next__(self) -> Message:
-        while not self._ended:
+    def _wake(self) -> None:
+        self._arrived.set()
+
+    def next(self) -> Message | None:
+        """The next message, as soon as there is one; None when closed."""
+        while True:
+            self._finish_current()
             self._arrived.clear()
-            if (message := self._step()) is not None:
-                return message
-            if not self._ended:
+            finish_here(self._tell_problems())
+            if self._ended:
+                self.leave()
+                return None
+            message = self._intake.next()
+            if message is None:
                 self._arrived.wait()
-        raise StopIteration
+            elif gap := self._begin(message):
+                finish_here(self._listeners.tell("gap", gap))
+                message.ack()
+            else:
+                return message
 
 
-class AsyncMessageIterator(_Iteration, AsyncIterator[Message]):
-    """Suspends the task until there is a message; ends when it is closed."""
+class TaskIteration(Iteration):
+    """Suspends the task until there is a message."""
 
     def __init__(
         self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
-        super().__init__(transport, subscription, options, listeners, self._arrive)
+        super().__init__(transport, subscription, options, listeners)
 
-    def _arrive(self) -> None:
+    def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # a closed loop has nobody waiting
             self._loop.call_soon_threadsafe(self._arrived.set)
 
-    async def __anext__(self) -> Message:
-        while not self._ended:
+    async def next(self) -> Message | None:
+        """The next message, as soon as there is one; None when closed."""
+        while True:
+            self._finish_current()
             self._arrived.clear()
-            if (message := self._step()) is not None:
-                return message
-            if not self._ended:
+            await finish(self._tell_problems())
+            if self._ended:
+                self.leave()
+                return None
+            message = self._intake.next()
+            if message is None:
                 await self._arrived.wait()
-        raise StopAsyncIteration
+            elif gap := self._begin(message):
+                await finish(self._listeners.tell("gap", gap))
+                message.ack()
+            else:
+                return message

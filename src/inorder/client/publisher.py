@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
@@ -44,30 +45,54 @@ class KeyBatch:
         self.answers.append(answer)
         self.size += entry[3]
 
-    def fail(self, error: BaseException) -> None:
-        for answer in self.answers:
-            answer.set_exception(error)
+
+class Request:
+    """What is sent in one go, and who waits for its ids: each for one of them, or one for all."""
+
+    __slots__ = ("answers", "batch", "for_all", "keys", "size")
+
+    def __init__(self, batch: Batch, answers: Sequence[Pending[Any]], *, for_all: bool = False) -> None:
+        self.batch = batch
+        self.answers = answers
+        self.for_all = for_all
+        self.keys = {key for key in batch[0] if key}
+        self.size = sum(batch[3])
+
+    def results(self, ids: list[str]) -> list[Any]:
+        """What each of the answers is."""
+        return [ids] if self.for_all else ids
+
+
+class Waiting(NamedTuple):
+    """A message beyond flow control; `admitted` is for the thread that waits until it is let in."""
+
+    entry: Entry
+    answer: Pending[str]
+    admitted: Pending[None]
 
 
 class Publisher:
-    """Publishes to one topic. Thread-safe; all handles of a topic share one, so that order holds."""
+    """Publishes to one topic. Thread-safe; all handles of a topic share one, so that order holds.
+
+    A request and an answer may run other people's code, which may publish again, or wait for somebody
+    who does. So while the lock is held both are only noted; they are done once it is free.
+    """
 
     def __init__(self, transport: Transport, topic: str) -> None:
         self._transport = transport
         self._topic = topic
-        self._lock = threading.RLock()
-        self._room = threading.Condition(self._lock)
+        self._lock = threading.Lock()
+        self._todo: deque[Callable[[], object]] = deque()  # once the lock is free
         self._options = PublishOptions()
-        self._collecting: dict[str, KeyBatch] = {}
-        self._by_due: deque[KeyBatch] = deque()  # the same in order of time; some are sent already
+        self._collecting: dict[str, KeyBatch] = {}  # the first of them is due first
         self._timer: Timer | None = None
         self._under_way: set[str] = set()  # keys with a request that is not answered
         self._behind: dict[str, deque[KeyBatch]] = {}  # batches that wait for their key
         self._paused: set[str] = set()
-        self._waiting: deque[tuple[Entry, Pending[str]]] = deque()  # beyond flow control
+        self._waiting: deque[Waiting] = deque()  # beyond flow control
         self._messages = 0  # collected or under way
         self._bytes = 0
-        self._flushes: list[Pending[None]] = []
+        self._unanswered: set[Pending[Any]] = set()  # what a flush waits for; shrinks without the lock
         self._closed = False
 
     # -- what users call ---------------------------------------------------------------------------
@@ -76,54 +101,68 @@ class Publisher:
         """Change options for what is published from now on."""
         with self._lock:
             self._options = merge(self._options, changes)
+            self._send_collected()  # it was collected by other rules, and could be due after what comes now
+            self._let_in()
+        self._do()
 
     def publish(self, data: bytes, attributes: Mapping[str, str] | None, ordering_key: str | None) -> Pending[str]:
         """Check a message and send it as the batching options say."""
+        answer: Pending[str] = Pending()
+        admitted = None
         try:
             entry = make_entry(data, attributes, ordering_key)
             with self._lock:
                 self._check_allowed((entry[0],))
-                if self._messages or self._options.batching.max_milliseconds:
-                    return self._admit(entry)
-                # Nothing is collected and nothing under way: no order to keep, so no batch to make.
-                answer = self._transport.publish(self._topic, ((entry[0],), (entry[1],), (entry[2],), (entry[3],)))
-                if answer.done() and answer.exception() is None:
-                    return Pending.of(answer.result()[0])
-                batch = KeyBatch(entry[0], 0)
-                pending: Pending[str] = Pending()
-                self._add(batch, entry, pending)
-                self._await([batch], answer)
-                return pending
+                self._unanswered.add(answer)
+                alone = not self._messages and not self._options.batching.max_milliseconds
+                if alone:
+                    self._begin(entry)
+                else:
+                    admitted = self._admit(entry, answer)
         except InorderError as error:
             return Pending.failed(error)
+        if alone:
+            self._publish_alone(entry, answer)
+        self._do()
+        if admitted is not None:
+            _wait_unless_on_a_loop(admitted)
+        return answer
 
     def publish_many(self, messages: Iterable[Message]) -> Pending[list[str]]:
         """Check all, then send all; one bad message refuses them all."""
+        admitted = None
         try:
             batch = batch_of(messages)
             with self._lock:
                 self._check_allowed(set(batch[0]))
-                self.flush()
-                if not self._messages and _is_one_request(batch):
-                    answer = self._transport.publish(self._topic, batch)
-                    answer.add_done_callback(lambda answered: self._pause_if_failed(batch[0], answered))
-                    return answer
-                answers = [self._admit(entry) for entry in zip(*batch, strict=True)]
-                self.flush()
+                if self._is_one_request(batch):
+                    ids: Pending[list[str]] = Pending()
+                    self._unanswered.add(ids)
+                    self._count(len(batch[0]), sum(batch[3]))
+                    self._note(Request(batch, [ids], for_all=True))
+                else:
+                    answers: list[Pending[str]] = [Pending() for _ in batch[0]]
+                    self._unanswered.update(answers)
+                    for entry, answer in zip(zip(*batch, strict=True), answers, strict=True):
+                        admitted = self._admit(entry, answer)
+                    self._send_collected()
+                    ids = Pending.all(answers)
         except InorderError as error:
             return Pending.failed(error)
-        return Pending.all(answers)
+        self._do()
+        if admitted is not None:
+            _wait_unless_on_a_loop(admitted)
+        return ids
 
     def flush(self) -> Pending[None]:
         """Send everything collected so far; done when all of it is answered."""
+        flushed: Pending[None] = Pending()
         with self._lock:
-            self._send([batch for batch in self._by_due if self._seal(batch)])
-            self._by_due.clear()
-            if not self._messages:
-                return Pending.of(None)
-            answer: Pending[None] = Pending()
-            self._flushes.append(answer)
-            return answer
+            self._send_collected()
+            unanswered = list(self._unanswered)
+        Pending.all(unanswered).add_done_callback(lambda _: flushed.set_result(None))
+        self._do()
+        return flushed
 
     def resume(self, ordering_key: str) -> None:
         """Publish on a key again of which a publish failed."""
@@ -139,7 +178,7 @@ class Publisher:
         """Send what was collected and take no more."""
         with self._lock:
             self._closed = True
-            return self.flush()
+        return self.flush()
 
     def _check_allowed(self, keys: Iterable[str]) -> None:
         if self._closed:
@@ -150,79 +189,110 @@ class Publisher:
             for key in self._paused.intersection(keys):
                 raise KeyPaused(key)
 
+    # -- nothing else is collected or under way: no order to keep, no batch to make ----------------
+
+    def _begin(self, entry: Entry) -> None:
+        self._count(1, entry[3])
+        if entry[0]:
+            self._under_way.add(entry[0])
+
+    def _publish_alone(self, entry: Entry, answer: Pending[str]) -> None:
+        key, data, attributes, size = entry
+        batch = (key,), (data,), (attributes,), (size,)
+        answered = self._transport.publish(self._topic, batch)
+        if not answered.done() or answered.exception() is not None:
+            self._await(Request(batch, [answer]), answered)
+            return
+        with self._lock:
+            self._count(-1, -size)
+            self._under_way.discard(key)
+            if self._behind or self._waiting:
+                self._go_on([key])
+                self._let_in()
+        answer.set_result(answered.result()[0])
+        self._unanswered.discard(answer)
+
+    def _is_one_request(self, batch: Batch) -> bool:
+        flow = self._options.flow_control
+        return (
+            not self._messages
+            and len(batch[0]) <= min(MAX_REQUEST_MESSAGES, flow.max_messages)
+            and sum(batch[3]) <= min(MAX_REQUEST_BYTES, flow.max_bytes)
+        )
+
     # -- what is collected -------------------------------------------------------------------------
 
-    def _admit(self, entry: Entry) -> Pending[str]:
-        """Collect a message, or let it wait its turn beyond flow control."""
-        pending: Pending[str] = Pending()
+    def _admit(self, entry: Entry, answer: Pending[str]) -> Pending[None] | None:
+        """Collect a message; beyond flow control it waits, and the reply tells when it waits no longer."""
         if not self._waiting and self._has_room(entry):
-            self._collect(entry, pending)
-            return pending
-        self._waiting.append((entry, pending))
-        self.flush()
-        # A thread waits here; a task must not, it waits where it awaits the answer.
-        if not _on_a_loop():
-            self._room.wait_for(lambda: all(waiting is not pending for _, waiting in self._waiting))
-        return pending
+            self._collect(entry, answer)
+            return None
+        waiting = Waiting(entry, answer, Pending())
+        self._waiting.append(waiting)
+        self._send_collected()
+        return waiting.admitted
 
     def _has_room(self, entry: Entry) -> bool:
         flow = self._options.flow_control
         fits = self._messages < flow.max_messages and self._bytes + entry[3] <= flow.max_bytes
         return fits or not self._messages
 
-    def _collect(self, entry: Entry, pending: Pending[str]) -> None:
+    def _let_in(self) -> None:
+        """Collect what waited beyond flow control, as far as there is room; it has waited enough to be sent."""
+        if not self._waiting:
+            return
+        while self._waiting and self._has_room(self._waiting[0].entry):
+            waiting = self._waiting.popleft()
+            self._collect(waiting.entry, waiting.answer)
+            self._todo.append(partial(waiting.admitted.set_result, None))
+        self._send_collected()
+
+    def _collect(self, entry: Entry, answer: Pending[str]) -> None:
         key, batching = entry[0], self._options.batching
         batch = self._collecting.get(key)
-        if batch is not None and batch.size + entry[3] > batching.max_bytes and self._seal(batch):
-            self._send([batch])
+        if batch is not None and batch.size + entry[3] > batching.max_bytes:
+            self._send([self._collecting.pop(key)])
             batch = None
         if batch is None:
             due_us = self._transport.clock.now_us() + round(batching.max_milliseconds * 1000)
             batch = self._collecting[key] = KeyBatch(key, due_us)
-            self._by_due.append(batch)
-        self._add(batch, entry, pending)
+        batch.add(entry, answer)
+        self._count(1, entry[3])
         full = len(batch.entries) >= batching.max_messages or batch.size >= batching.max_bytes
         if full or not batching.max_milliseconds:
-            self._seal(batch)
-            self._send([batch])
+            self._send([self._collecting.pop(key)])
         elif self._timer is None:
             self._set_timer()
 
-    def _add(self, batch: KeyBatch, entry: Entry, pending: Pending[str]) -> None:
-        batch.add(entry, pending)
-        self._messages += 1
-        self._bytes += entry[3]
-
-    def _seal(self, batch: KeyBatch) -> bool:
-        """The batch collects no more; False if that was so before."""
-        if self._collecting.get(batch.key) is not batch:
-            return False
-        del self._collecting[batch.key]
-        return True
+    def _count(self, messages: int, size: int) -> None:
+        self._messages += messages
+        self._bytes += size
 
     def _set_timer(self) -> None:
-        while self._by_due and self._collecting.get(self._by_due[0].key) is not self._by_due[0]:
-            self._by_due.popleft()
-        if self._by_due:
-            self._timer = self._transport.clock.call_at(self._by_due[0].due_us, self._on_timer)
+        if first := next(iter(self._collecting.values()), None):
+            self._timer = self._transport.clock.call_at(first.due_us, self._on_timer)
 
     def _on_timer(self) -> None:
         with self._lock:
             self._timer = None
             now_us = self._transport.clock.now_us()
-            due: list[KeyBatch] = []
-            while self._by_due and self._by_due[0].due_us <= now_us:
-                batch = self._by_due.popleft()
-                if self._seal(batch):
-                    due.append(batch)
-            self._send(due)
+            due = [key for key, batch in self._collecting.items() if batch.due_us <= now_us]
+            self._send([self._collecting.pop(key) for key in due])
             self._set_timer()
+        self._do()
 
     # -- what is under way -------------------------------------------------------------------------
 
-    def _send(self, batches: list[KeyBatch]) -> None:
+    def _send_collected(self) -> None:
+        collected, self._collecting = self._collecting, {}
+        self._send(collected.values())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _send(self, batches: Iterable[KeyBatch]) -> None:
         """Send batches of several keys together; where a key is under way, its batch waits behind it."""
-        request: list[KeyBatch] = []
+        together: list[KeyBatch] = []
         messages = size = 0
         for batch in batches:
             if batch.key in self._under_way:
@@ -230,101 +300,95 @@ class Publisher:
                 continue
             messages += len(batch.entries)
             size += batch.size
-            if request and (messages > MAX_REQUEST_MESSAGES or size > MAX_REQUEST_BYTES):
-                self._request(request)
-                request, messages, size = [], len(batch.entries), batch.size
-            request.append(batch)
-        if request:
-            self._request(request)
+            if together and (messages > MAX_REQUEST_MESSAGES or size > MAX_REQUEST_BYTES):
+                self._note(_request_of(together))
+                together, messages, size = [], len(batch.entries), batch.size
+            together.append(batch)
+        if together:
+            self._note(_request_of(together))
 
-    def _request(self, batches: list[KeyBatch]) -> None:
-        entries = batches[0].entries if len(batches) == 1 else list(chain(*(batch.entries for batch in batches)))
-        self._await(batches, self._transport.publish(self._topic, to_columns(entries)))
+    def _note(self, request: Request) -> None:
+        self._under_way |= request.keys
+        self._todo.append(lambda: self._await(request, self._transport.publish(self._topic, request.batch)))
 
-    def _await(self, batches: list[KeyBatch], answer: Pending[list[str]]) -> None:
-        self._under_way.update(batch.key for batch in batches if batch.key)
-        answer.add_done_callback(lambda answered: self._answered(batches, answered))
+    def _do(self) -> None:
+        """Send requests and give answers, with the lock free."""
+        while self._todo:
+            try:
+                todo = self._todo.popleft()
+            except IndexError:  # another thread was faster
+                return
+            todo()
 
-    def _answered(self, batches: list[KeyBatch], answered: Pending[list[str]]) -> None:
+    def _await(self, request: Request, answer: Pending[list[str]]) -> None:
+        def later(answered: Pending[list[str]]) -> None:
+            self._answered(request, answered)
+            self._do()
+
+        if answer.done():
+            self._answered(request, answer)  # on the way out of `_do`, which goes on by itself
+        else:
+            answer.add_done_callback(later)
+
+    def _answered(self, request: Request, answered: Pending[list[str]]) -> None:
         error = answered.exception()
         with self._lock:
-            for batch in batches:
-                self._under_way.discard(batch.key)
-                self._uncount(batch)
-            failed = self._pause([batch.key for batch in batches], error) if error is not None else []
+            self._under_way -= request.keys
+            self._count(-len(request.batch[0]), -request.size)
             if error is None:
-                self._send([behind for batch in batches if (behind := self._next_behind(batch.key))])
-            self._let_in()
-            self._room.notify_all()
-            flushed = [] if self._messages else self._flushes
-            if flushed:
-                self._flushes = []
-        # Answers are given when the lock is free: whoever waits for them may publish again.
-        if error is None:
-            for pending, message_id in zip(chain(*(b.answers for b in batches)), answered.result(), strict=True):
-                pending.set_result(message_id)
-        else:
-            for batch in batches:
-                batch.fail(error)
-        for batch in failed:
-            batch.fail(KeyPaused(batch.key))
-        for waiting in flushed:
-            waiting.set_result(None)
-
-    def _uncount(self, batch: KeyBatch) -> None:
-        self._messages -= len(batch.entries)
-        self._bytes -= batch.size
-
-    def _next_behind(self, key: str) -> KeyBatch | None:
-        behind = self._behind.get(key)
-        if behind is None:
-            return None
-        batch = behind.popleft()
-        if not behind:
-            del self._behind[key]
-        return batch
-
-    def _let_in(self) -> None:
-        """There is room again for what waited beyond flow control."""
-        while self._waiting and self._has_room(self._waiting[0][0]):
-            entry, pending = self._waiting.popleft()
-            if entry[0] in self._paused:
-                pending.set_exception(KeyPaused(entry[0]))
+                self._todo.append(partial(self._succeed, request.answers, request.results(answered.result())))
+                self._go_on(request.keys)
             else:
-                self._collect(entry, pending)
+                self._todo.append(partial(self._fail, request.answers, error))
+                self._pause(request.keys, error)
+            self._let_in()
 
-    def _pause(self, keys: Iterable[str], error: BaseException) -> list[KeyBatch]:
-        """Publishing on would leave a hole in these keys. Returns what waited behind and fails as well."""
-        paused = {key for key in keys if key}
-        _log.error("publishing to topic %r failed: %s; paused keys: %s", self._topic, error, sorted(paused) or "none")
-        self._paused |= paused
-        failed: list[KeyBatch] = []
-        for key in paused:
-            failed += self._behind.pop(key, ())
-            if (collecting := self._collecting.pop(key, None)) is not None:
-                failed.append(collecting)
-        for batch in failed:
-            self._uncount(batch)
-        return failed
+    def _go_on(self, keys: Iterable[str]) -> None:
+        """Send what waits behind these keys, of each the first batch."""
+        first: list[KeyBatch] = []
+        for key in keys:
+            if behind := self._behind.get(key):
+                first.append(behind.popleft())
+                if not behind:
+                    del self._behind[key]
+        self._send(first)
 
-    def _pause_if_failed(self, keys: Iterable[str], answered: Pending[list[str]]) -> None:
-        if (error := answered.exception()) is None:
-            return
-        with self._lock:
-            failed = self._pause(keys, error)
-        for batch in failed:
-            batch.fail(KeyPaused(batch.key))
+    def _pause(self, keys: set[str], error: BaseException) -> None:
+        """Publishing on would leave a hole in these keys, so what waits behind fails as well."""
+        _log.error("publishing to topic %r failed: %s; paused keys: %s", self._topic, error, sorted(keys) or "none")
+        self._paused |= keys
+        for key in keys:
+            collecting = self._collecting.pop(key, None)
+            for batch in (*self._behind.pop(key, ()), *([collecting] if collecting else [])):
+                self._count(-len(batch.entries), -batch.size)
+                self._todo.append(partial(self._fail, batch.answers, KeyPaused(key)))
+        for waiting in self._waiting:
+            if (key := waiting.entry[0]) in keys:
+                self._todo.append(partial(self._fail, [waiting.answer], KeyPaused(key)))
+                self._todo.append(partial(waiting.admitted.set_result, None))
+        self._waiting = deque(waiting for waiting in self._waiting if waiting.entry[0] not in keys)
+
+    def _succeed(self, answers: Sequence[Pending[Any]], results: Sequence[Any]) -> None:
+        for answer, result in zip(answers, results, strict=True):
+            answer.set_result(result)
+        self._unanswered.difference_update(answers)
+
+    def _fail(self, answers: Sequence[Pending[Any]], error: BaseException) -> None:
+        for answer in answers:
+            answer.set_exception(error)
+        self._unanswered.difference_update(answers)
 
 
-def _is_one_request(batch: Batch) -> bool:
-    return len(batch[0]) <= MAX_REQUEST_MESSAGES and sum(batch[3]) <= MAX_REQUEST_BYTES
+def _request_of(batches: list[KeyBatch]) -> Request:
+    entries = list(chain.from_iterable(batch.entries for batch in batches))
+    return Request(to_columns(entries), list(chain.from_iterable(batch.answers for batch in batches)))
 
 
-def _on_a_loop() -> bool:
+def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:
+    """A thread waits for room here; a task must not, it waits where it awaits the answer."""
     import asyncio
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        admitted.result()

@@ -23,34 +23,45 @@ class Session:
         self._publishers: dict[str, Publisher] = {}
         self._open: dict[int, Closable] = {}
         self._lock = threading.Lock()
-        self._closed = False
+        self._closing: Pending[None] | None = None
+        self._finished = False  # no handler runs any more, so nothing is left to publish
 
     def publisher(self, topic: str) -> Publisher:
         """The publisher of a topic: one for all handles, or their order would be lost."""
         with self._lock:
             if topic not in self._publishers:
                 self._publishers[topic] = Publisher(self.transport, topic)
+                if self._finished:
+                    self._publishers[topic].close()
             return self._publishers[topic]
 
     def opened(self, closable: Closable) -> None:
-        """Remember something that must be closed with the session."""
+        """Remember something that must be closed with the session; once that has begun, close it at once."""
         with self._lock:
-            if self._closed:
-                raise Closed("this PubSub is closed")
-            self._open[id(closable)] = closable
+            if self._closing is None:
+                self._open[id(closable)] = closable
+                return
+        closable.close()
+        raise Closed("this PubSub is closed")
 
     def forget(self, closable: Closable) -> None:
         with self._lock:
             self._open.pop(id(closable), None)
 
     def close(self) -> Pending[None]:
-        """Finish handlers, send what is collected, then leave the broker."""
+        """Finish handlers, then send what is collected, also by them, then leave the broker."""
         with self._lock:
-            if self._closed:
-                return Pending.of(None)
-            self._closed = True
-            closing = [*self._open.values()]
+            if self._closing is not None:
+                return self._closing
+            closing = self._closing = Pending()
+            still_open = [*self._open.values()]
+        finished = Pending.all([closable.close() for closable in still_open])
+        left = finished.then(self._close_publishers).map(lambda _: self.transport.close())
+        left.add_done_callback(lambda _: closing.set_result(None))
+        return closing
+
+    def _close_publishers(self, _: object) -> Pending[list[None]]:
+        with self._lock:
+            self._finished = True
             publishers = [*self._publishers.values()]
-        pending = [closable.close() for closable in closing]
-        pending += [publisher.close() for publisher in publishers]
-        return Pending.all(pending).map(lambda _: self.transport.close())
+        return Pending.all([publisher.close() for publisher in publishers])

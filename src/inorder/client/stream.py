@@ -7,27 +7,27 @@ the rules for what a handler's end means, and draw from an `Intake`, which owns 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from inorder.client.intake import Intake
-from inorder.errors import InvalidArgument
+from inorder.errors import InorderError, InvalidArgument
 from inorder.message import DATA, Gap, Message
 from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
 
 MAX_THREADS = 64  # beyond that, waiting handlers belong on a loop
-BURST = 100  # messages that a task handles before others on its loop have a turn
+BURST = 100  # messages that one task handles: then others on its loop have a turn
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Any], Any]
+Handler = Callable[..., Any]  # takes a message, an error or a gap; on "close" nothing
 
 
 class Listeners:
@@ -64,34 +64,38 @@ class Listeners:
                     left.append(result)
         return left
 
-    def tell_error(self, error: BaseException) -> None:
+    def tell_error(self, error: BaseException) -> list[Awaitable[object]]:
+        """Tell what went wrong; if nobody listens, the log."""
         if not self._by_event["error"]:
             _log.error("a message handler failed: %s", error, exc_info=error)
-        for awaitable in self.tell("error", error):
-            _finish(awaitable)
+        return self.tell("error", error)
 
 
-def _finish(awaitable: Awaitable[object]) -> None:
-    """Run what a listener left to await: on this thread's loop if it has one, else right here."""
-
-    async def finish() -> None:
+async def finish(awaitables: Iterable[Awaitable[object]]) -> None:
+    """Await what listeners left to await. What they raise is logged."""
+    for awaitable in awaitables:
         try:
             await awaitable
         except Exception:
             _log.exception("a listener failed")
 
+
+def finish_here(awaitables: Sequence[Awaitable[object]]) -> None:
+    """The same where nothing can be awaited: as a task if this thread has a loop, else by waiting."""
+    if not awaitables:
+        return
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(finish())
+        asyncio.run(finish(awaitables))
     else:
-        _keep(loop.create_task(finish()))
+        keep(loop.create_task(finish(awaitables)))
 
 
 _running: set[asyncio.Task[None]] = set()
 
 
-def _keep(task: asyncio.Task[None]) -> None:
+def keep(task: asyncio.Task[None]) -> None:
     """A loop holds its tasks weakly; this holds them until they are done."""
     _running.add(task)
     task.add_done_callback(_running.discard)
@@ -116,20 +120,9 @@ class Crew(ABC):
     def close(self) -> Pending[None]:
         """Finish what runs, return the rest; done when that is done."""
 
+    @abstractmethod
     def _report(self, problem: str) -> None:
-        self._listeners.tell_error(RuntimeError(problem))
-
-    def _failed(self, message: Message, error: BaseException) -> None:
-        """A handler that raises has said no."""
-        if message._settled is None:
-            message.nack()
-        self._listeners.tell_error(error)
-
-    def _finish_closing(self) -> None:
-        self._intake.close()
-        for awaitable in self._listeners.tell("close"):
-            _finish(awaitable)
-        self.closed.set_result(None)
+        """Tell a problem as an error, but later: called on any thread, inside a call to the broker."""
 
 
 class ThreadCrew(Crew):
@@ -142,6 +135,7 @@ class ThreadCrew(Crew):
         self._signalled = False
         self._idle = 0
         self._threads = 0
+        self._problems: deque[str] = deque()
         limit = options.flow_control.max_messages if options.flow_control else MAX_THREADS
         self._max_threads = min(limit, MAX_THREADS)
         super().__init__(transport, subscription, options, listeners)
@@ -151,34 +145,44 @@ class ThreadCrew(Crew):
     def wake(self) -> None:
         with self._changed:
             self._signalled = True
-            self._call_somebody()
+            if self._idle:
+                self._changed.notify()
+            elif 0 < self._threads < self._max_threads and not self._closing:
+                self._add_thread()
 
     def close(self) -> Pending[None]:
         with self._changed:
-            if self._closing:
-                return self.closed
             self._closing = True
             self._changed.notify_all()
         self._intake.stop()
         return self.closed
 
+    def _report(self, problem: str) -> None:
+        self._problems.append(problem)
+        self.wake()
+
     def _add_thread(self) -> None:
-        self._threads += 1
         threading.Thread(target=self._work, name="inorder-handler", daemon=True).start()
+        self._threads += 1
 
     def _work(self) -> None:
-        while not self._closing:
-            message = self._intake.next()
-            if message is None:
-                self._rest()
-            else:
-                self._call_in_help()
-                self._handle(message)
-        with self._changed:
-            self._threads -= 1
-            last = not self._threads
-        if last:
-            self._finish_closing()
+        try:
+            while not self._closing:
+                self._tell_problems()
+                message = self._intake.next()
+                if message is None:
+                    self._rest()
+                else:
+                    self._call_in_help()
+                    self._handle(message)
+        except InorderError as error:
+            self._cut_off(error)
+        finally:
+            with self._changed:
+                self._threads -= 1
+                last = not self._threads
+            if last:
+                self._finish_closing()
 
     def _rest(self) -> None:
         with self._changed:
@@ -193,18 +197,11 @@ class ThreadCrew(Crew):
         if self._intake.more():
             self.wake()
 
-    def _call_somebody(self) -> None:
-        if self._idle:
-            self._changed.notify()
-        elif 0 < self._threads < self._max_threads and not self._closing:
-            self._add_thread()
-
     def _handle(self, message: Message) -> None:
         try:
             data = message._record[DATA]
             if isinstance(data, Gap):
-                for awaitable in self._listeners.tell("gap", data):
-                    _finish(awaitable)
+                finish_here(self._listeners.tell("gap", data))
                 message.ack()
                 return
             handler = self._listeners.message
@@ -212,10 +209,37 @@ class ThreadCrew(Crew):
             result = handler(message)
             if inspect.isawaitable(result):
                 asyncio.run(_await(result))
-        except Exception as error:
-            self._failed(message, error)
+        # Whatever a handler raises has said no, and must not end a thread that others count on.
+        except BaseException as error:
+            message.nack()
+            self._tell_error(error)
         finally:
             self._intake.finished(message)
+
+    def _tell_problems(self) -> None:
+        while self._problems:
+            try:
+                problem = self._problems.popleft()
+            except IndexError:  # another thread was faster
+                return
+            self._tell_error(RuntimeError(problem))
+
+    def _tell_error(self, error: BaseException) -> None:
+        finish_here(self._listeners.tell_error(error))
+
+    def _cut_off(self, error: InorderError) -> None:
+        """The broker does not know this consumer any more; each thread finds out, one tells it."""
+        with self._changed:
+            first = not self._closing
+            self._closing = True
+        if first:
+            self._tell_error(error)
+        self.close()
+
+    def _finish_closing(self) -> None:
+        self._intake.close()
+        finish_here(self._listeners.tell("close"))
+        self.closed.set_result(None)
 
 
 async def _await(awaitable: Awaitable[object]) -> object:
@@ -239,11 +263,12 @@ class LoopCrew(Crew):
     ) -> None:
         self._loop = loop
         self._loop_thread = threading.get_ident()
-        self._workers = 0
-        self._spare = False  # a task that has not begun yet
+        self._workers: set[asyncio.Task[None]] = set()
+        self._spare: asyncio.Task[None] | None = None  # one that has not begun yet
         self._woken = False
+        self._end = threading.Lock()  # taken once, by whoever ends it all
         super().__init__(transport, subscription, options, listeners)
-        self._intake.collect_answers(lambda: self._soon(self._intake.flush))
+        self._intake.collect_answers(self._flush_soon)
         self.wake()
 
     def wake(self) -> None:
@@ -252,84 +277,121 @@ class LoopCrew(Crew):
             self._soon(self._start)
 
     def close(self) -> Pending[None]:
+        self._intake.stop()
         self._soon(self._close)
         return self.closed
 
-    def _soon(self, call: Callable[[], object]) -> None:
-        if threading.get_ident() == self._loop_thread:
-            self._loop.call_soon(call)
-        else:
-            # A loop that was closed without us runs no handlers any more: leases run out.
-            with contextlib.suppress(RuntimeError):
+    def _report(self, problem: str) -> None:
+        self._soon(lambda: finish_here(self._listeners.tell_error(RuntimeError(problem))))
+
+    def _flush_soon(self) -> None:
+        if not self._soon(self._intake.flush):
+            self._intake.flush()
+
+    def _soon(self, call: Callable[[], object]) -> bool:
+        """Have the loop make a call. If it was closed without us, no handler will run: that is the end."""
+        try:
+            if threading.get_ident() == self._loop_thread:
+                self._loop.call_soon(call)
+            else:
                 self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            if self._end.acquire(blocking=False):
+                self._closing = True
+                self._intake.stop()
+                self._intake.close()
+                finish_here(self._listeners.tell("close"))
+                self.closed.set_result(None)
+            return False
+        return True
 
     def _start(self) -> None:
         self._woken = False
         self._add_worker()
 
     def _add_worker(self) -> None:
-        if not self._spare and not self._closing:
-            self._spare = True
-            self._workers += 1
-            _keep(self._loop.create_task(self._work()))
+        if self._spare is None and not self._closing:
+            self._spare = self._loop.create_task(self._work())
+            self._workers.add(self._spare)
+            self._spare.add_done_callback(self._worker_ended)
+
+    async def _work(self) -> None:
+        self._spare = None
+        try:
+            for _ in range(BURST):
+                message = self._intake.next()
+                if message is None:
+                    return
+                self._add_worker()
+                await self._handle(message)
+            self._add_worker()  # which goes on when others on the loop had their turn
+        except InorderError as error:  # the broker does not know this consumer any more
+            if not self._closing:
+                self._close()  # which waits for this worker
+                await finish(self._listeners.tell_error(error))
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        if worker.cancelled():  # by the end of its loop, or by somebody who wants this to end
+            self._close()
+        elif self._closing and not self._workers:
+            self._finish_closing()
 
     def _close(self) -> None:
-        if self._closing:
-            return
         self._closing = True
         self._intake.stop()
         if not self._workers:
             self._finish_closing()
 
-    async def _work(self) -> None:
-        self._spare = False
-        handled = 0
-        while (message := self._intake.next()) is not None:
-            self._add_worker()
-            await self._handle(message)
-            handled += 1
-            if handled % BURST == 0:
-                await asyncio.sleep(0)
-        self._workers -= 1
-        if self._closing and not self._workers:
-            self._finish_closing()
+    def _finish_closing(self) -> None:
+        if self._end.acquire(blocking=False):
+            self._intake.close()
+            if awaitables := self._listeners.tell("close"):
+                keep(self._loop.create_task(self._finish_listeners(awaitables)))
+            else:
+                self.closed.set_result(None)
+
+    async def _finish_listeners(self, awaitables: Sequence[Awaitable[object]]) -> None:
+        await finish(awaitables)
+        self.closed.set_result(None)
 
     async def _handle(self, message: Message) -> None:
         try:
             data = message._record[DATA]
             if isinstance(data, Gap):
-                for awaitable in self._listeners.tell("gap", data):
-                    await awaitable
+                await finish(self._listeners.tell("gap", data))
                 message.ack()
                 return
             handler = self._listeners.message
             assert handler is not None
             await handler(message)
-        except Exception as error:
-            self._failed(message, error)
-        except asyncio.CancelledError:
-            # Only the end of the loop cancels us: the message goes back at once.
-            if message._settled is None:
-                message.nack()
-            raise
+        except BaseException as error:
+            message.nack()
+            if not isinstance(error, Exception) and not _is_its_own_cancellation(error):
+                raise
+            await finish(self._listeners.tell_error(error))
         finally:
             self._intake.finished(message)
+
+
+def _is_its_own_cancellation(error: BaseException) -> bool:
+    """Whether a handler raised CancelledError because of something it awaited, not because it shall end."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
 class LoopThread:
     """A loop of our own, for `async def` handlers that were opened without one."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="inorder-loop", daemon=True)
-        self._thread.start()
+        self._ready: Pending[asyncio.AbstractEventLoop] = Pending()
+        self._stop = asyncio.Event()
+        threading.Thread(target=lambda: asyncio.run(self._run()), name="inorder-loop", daemon=True).start()
+        self.loop = self._ready.result()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
+    async def _run(self) -> None:
+        self._ready.set_result(asyncio.get_running_loop())
+        await self._stop.wait()
 
     def call(self, make: Callable[[], Crew]) -> Crew:
         """Run `make` on the loop's thread and return what it makes."""
@@ -345,7 +407,7 @@ class LoopThread:
         return made.result()
 
     def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.loop.call_soon_threadsafe(self._stop.set)
 
 
 def is_async(handler: Handler) -> bool:

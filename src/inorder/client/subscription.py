@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar, overload
 
-from inorder.client.iteration import AsyncMessageIterator, MessageIterator
+from inorder.client.iteration import Iteration, TaskIteration, ThreadIteration
 from inorder.client.session import Session
-from inorder.client.stream import Crew, Handler, Listeners, open_crew
+from inorder.client.stream import Crew, Handler, Listeners, finish_here, open_crew
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata
@@ -16,6 +17,7 @@ from inorder.options import SubscriptionOptions, build, check_name, known
 from inorder.pending import Pending
 
 H = TypeVar("H", bound=Handler)
+Loop = TypeVar("Loop", bound=Iteration)
 
 
 class Subscription:
@@ -29,7 +31,7 @@ class Subscription:
         self._listeners = Listeners()
         self._options: dict[str, Any] = {}  # set before the subscription exists
         self._crew: Crew | None = None
-        self._iterations: list[MessageIterator | AsyncMessageIterator] = []
+        self._iterations: set[Iteration] = set()
 
     # -- existence and options ---------------------------------------------------------------------
 
@@ -104,40 +106,57 @@ class Subscription:
         if self._crew is not None and not self._crew.closed.done():
             raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for a second one")
         options = self.metadata().result().options
-        self._crew = open_crew(self._transport, self.name, options, self._listeners)
-        self._session.opened(self)
+        crew = open_crew(self._transport, self.name, options, self._listeners)
+        self._session.opened(crew)
+        crew.closed.add_done_callback(lambda _: self._session.forget(crew))
+        self._crew = crew
         return self
 
     def close(self) -> Pending[None]:
         """Finish what runs, give the rest back, end loops over this handle."""
-        self._session.forget(self)
-        for iteration in self._iterations:
+        for iteration in tuple(self._iterations):
             iteration.close()
-        self._iterations.clear()
         return Pending.of(None) if self._crew is None else self._crew.close()
 
     # -- without handlers --------------------------------------------------------------------------
 
     def pull(self, max_messages: int = 1) -> Pending[list[Message]]:
         """Up to so many messages that are there now, leased. "gap" listeners are told what is missing."""
-
-        return self._transport.pull(self.name, max_messages, lambda gap: self._listeners.tell("gap", gap))
+        return self._transport.pull(self.name, max_messages, lambda gap: finish_here(self._listeners.tell("gap", gap)))
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, as they come, until `close`. Answer each before asking for the next."""
-        iteration = MessageIterator(self._transport, self.name, self.metadata().result().options, self._listeners)
-        self._iterating(iteration)
-        return iteration
+        iteration = self._begin(ThreadIteration)
+        try:
+            while (message := iteration.next()) is not None:
+                yield message
+        finally:
+            self._end_soon(iteration)
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages, as they come, until `close`. Answer each before asking for the next."""
-        iteration = AsyncMessageIterator(self._transport, self.name, self.metadata().result().options, self._listeners)
-        self._iterating(iteration)
+        iteration = self._begin(TaskIteration)
+        try:
+            while (message := await iteration.next()) is not None:
+                yield message
+        finally:
+            self._end_soon(iteration)
+
+    def _begin(self, kind: type[Loop]) -> Loop:
+        iteration = kind(self._transport, self.name, self.metadata().result().options, self._listeners)
+        self._session.opened(iteration)
+        self._iterations.add(iteration)
         return iteration
 
-    def _iterating(self, iteration: MessageIterator | AsyncMessageIterator) -> None:
-        self._iterations.append(iteration)
-        self._session.opened(self)
+    def _end_soon(self, iteration: Iteration) -> None:
+        # A loop that was left is ended by the garbage collector, which may run in the middle of anything,
+        # with any lock held. So the work is left to the clock's thread.
+        self._transport.clock.call_at(0, partial(self._end, iteration))
+
+    def _end(self, iteration: Iteration) -> None:
+        iteration.leave()
+        self._session.forget(iteration)
+        self._iterations.discard(iteration)
 
     # -- keys, replay and what is going on ---------------------------------------------------------
 

@@ -1,0 +1,307 @@
+"""`for message in subscription` and `async for message in subscription`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+
+from inorder.client.subscription import Subscription
+from inorder.errors import SubscriptionNotFound
+from inorder.message import Message
+from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, PubSubCase, result, text, texts
+
+Body: TypeAlias = Callable[[Message], object]  # of a loop; what it returns, if true, ends the loop
+Loop: TypeAlias = Callable[[Subscription, Body], None]
+
+
+def each(subscription: Subscription, body: Body) -> None:
+    """A `for` loop, until its body says so."""
+    for message in subscription:
+        if body(message):
+            break
+
+
+def each_async(subscription: Subscription, body: Body) -> None:
+    """An `async for` loop, until its body says so."""
+
+    async def run() -> None:
+        async for message in subscription:
+            if body(message):
+                break
+
+    asyncio.run(run())
+
+
+class Loops(PubSubCase):
+    @pytest.fixture(params=[each, each_async], ids=["for", "async_for"])
+    def loop(self, request: pytest.FixtureRequest) -> Loop:
+        """Once for each kind of loop."""
+        return request.param  # type: ignore[no-any-return]
+
+    def test_a_loop_gets_messages_in_order(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered()
+        self.publish(*(f"{number}" for number in range(20)), key="k")
+        received: list[str] = []
+
+        def body(message: Message) -> bool:
+            received.append(text(message))
+            message.ack()
+            return len(received) == 20
+
+        loop(subscription, body)
+        assert received == [f"{number}" for number in range(20)]
+        self.wait_until(lambda: self.backlog() == 0)
+
+    def test_a_loop_waits_for_messages(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered()
+        received: list[str] = []
+
+        def body(message: Message) -> bool:
+            received.append(text(message))
+            message.ack()
+            return len(received) == 3
+
+        looping = self.in_background(lambda: loop(subscription, body))
+        for number in range(3):
+            self.assert_never(lambda: looping.done(), 0.005)
+            self.publish(f"{number}", key="k")
+            self.wait_until(lambda number=number: len(received) == number + 1)  # type: ignore[misc]
+        looping.result(PATIENCE_SECONDS)
+
+    def test_leaving_a_loop_returns_the_rest_at_once_and_without_blame(self, loop: Loop) -> None:
+        subscription = self.subscribe()
+        self.publish("1", "2", "3")
+
+        def body(message: Message) -> bool:
+            message.ack()
+            return True
+
+        loop(subscription, body)
+        assert [(text(m), m.delivery_attempt) for m in self.consume(2)] == [("2", 1), ("3", 1)]
+
+    def test_the_message_at_which_a_loop_was_left_can_still_be_acked(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered()
+        self.publish("1", "2", key="k")
+        last: list[Message] = []
+
+        def body(message: Message) -> bool:
+            last.append(message)
+            return True
+
+        loop(subscription, body)
+        self.assert_never(lambda: self.pull())
+        result(last[0].ack())
+        assert texts(self.consume(1)) == ["2"]
+
+    def test_a_message_that_nobody_answers_comes_again(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered(ack_deadline=self.short_deadline)
+        self.publish("1", "2", key="k")
+        received: list[tuple[str, int]] = []
+
+        def body(message: Message) -> bool:
+            received.append((text(message), message.delivery_attempt))
+            if received != [("1", 1)]:
+                message.ack()
+            return len(received) == 3
+
+        looping = self.in_background(lambda: loop(subscription, body))
+        self.wait_until(looping.done)
+        assert received == [("1", 1), ("1", 2), ("2", 1)]
+
+    def test_a_nacked_message_comes_again_before_those_behind_it(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered(max_outstanding_per_key=10)
+        self.publish("1", "2", "3", key="k")
+        received: list[str] = []
+
+        def body(message: Message) -> bool:
+            received.append(text(message))
+            if received in (["1"], ["1", "1", "2"]):
+                message.nack()
+            else:
+                message.ack()
+            return len(received) == 5
+
+        loop(subscription, body)
+        assert received == ["1", "1", "2", "2", "3"]
+
+    def test_a_message_is_kept_while_the_loop_is_at_it(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered(ack_deadline=self.short_deadline, max_outstanding_per_key=10)
+        self.publish("1", "2", key="k")
+        received: list[tuple[str, int]] = []
+        go_on = threading.Event()
+
+        def body(message: Message) -> bool:
+            received.append((text(message), message.delivery_attempt))
+            assert go_on.wait(PATIENCE_SECONDS)
+            message.ack()
+            return len(received) == 2
+
+        looping = self.in_background(lambda: loop(subscription, body))
+        self.wait_until(lambda: received)
+        self.assert_never(lambda: len(received) > 1 or self.pull(), 2 * self.short_deadline)
+        go_on.set()
+        looping.result(PATIENCE_SECONDS)
+        assert received == [("1", 1), ("2", 1)]
+
+    def test_closing_ends_a_loop_that_waits(self, loop: Loop) -> None:
+        subscription = self.subscribe()
+        received: list[str] = []
+
+        def body(message: Message) -> None:
+            received.append(text(message))
+            message.ack()
+
+        looping = self.in_background(lambda: loop(subscription, body))
+        self.publish("x")
+        self.wait_until(lambda: received)
+        self.assert_never(looping.done)
+        result(subscription.close())
+        looping.result(PATIENCE_SECONDS)
+        self.publish("y")
+        assert texts(self.consume(1)) == ["y"]
+
+    def test_closing_lets_a_loop_finish_its_message(self, loop: Loop) -> None:
+        subscription = self.subscribe()
+        self.publish("1", "2")
+        received: list[str] = []
+        go_on = threading.Event()
+
+        def body(message: Message) -> None:
+            received.append(text(message))
+            assert go_on.wait(PATIENCE_SECONDS)
+            message.ack()
+
+        looping = self.in_background(lambda: loop(subscription, body))
+        self.wait_until(lambda: received)
+        result(subscription.close())
+        assert texts(self.consume(1)) == ["2"]
+        go_on.set()
+        looping.result(PATIENCE_SECONDS)
+        self.wait_until(lambda: self.backlog() == 0)
+        assert received == ["1"]
+
+    def test_a_loop_may_close_its_own_subscription(self, loop: Loop) -> None:
+        subscription = self.subscribe()
+        self.publish("1", "2")
+        received: list[str] = []
+
+        def body(message: Message) -> None:
+            received.append(text(message))
+            message.ack()
+            result(subscription.close())
+
+        loop(subscription, body)
+        assert received == ["1"]
+        assert texts(self.consume(1)) == ["2"]
+
+    def test_closing_all_ends_loops(self, loop: Loop) -> None:
+        subscription = self.subscribe()
+        received: list[Message] = []
+
+        def body(message: Message) -> None:
+            message.ack()
+            received.append(message)
+
+        looping = self.in_background(lambda: loop(subscription, body))
+        self.publish("x")
+        self.wait_until(lambda: received)
+        result(self.pubsub.close())
+        looping.result(PATIENCE_SECONDS)
+
+    def test_a_loop_may_begin_again(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered()
+        self.publish("1", "2", "3", key="k")
+        received: list[str] = []
+
+        def body(message: Message) -> bool:
+            received.append(text(message))
+            message.ack()
+            return True
+
+        for _ in range(3):
+            loop(subscription, body)
+        assert received == ["1", "2", "3"]
+
+    def test_an_error_in_a_loop_ends_it(self, loop: Loop) -> None:
+        subscription = self.subscribe(ack_deadline=self.short_deadline)
+        self.publish("1", "2")
+
+        def body(_: Message) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            loop(subscription, body)
+        assert [(text(m), m.delivery_attempt) for m in self.consume(2)] == [("2", 1), ("1", 2)]
+
+    def test_a_loop_over_nothing_is_an_error(self, loop: Loop) -> None:
+        with pytest.raises(SubscriptionNotFound, match="nobody"):
+            loop(self.pubsub.subscription("nobody"), lambda _: None)
+
+    def test_loops_share_a_subscription(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered()
+        received: list[str] = []
+
+        def body(message: Message) -> None:
+            received.append(text(message))
+            message.ack()
+
+        loops = [self.in_background(lambda: loop(subscription, body)) for _ in range(3)]
+        self.publish_by_letter(*(f"{key}{number}" for number in range(20) for key in "abc"))
+        self.wait_until(lambda: len(received) == 60)
+        result(subscription.close())
+        for one in loops:
+            one.result(PATIENCE_SECONDS)
+        for key in "abc":
+            assert [name for name in received if name[0] == key] == [f"{key}{number}" for number in range(20)]
+
+
+class AsyncLoops(PubSubCase):
+    def test_a_task_that_is_cancelled_returns_what_it_did_not_begin(self) -> None:
+        subscription = self.subscribe()
+
+        async def main() -> None:
+            received: list[Message] = []
+
+            async def loop() -> None:
+                async for message in subscription:
+                    received.append(message)
+                    await message.ack()
+
+            task = asyncio.create_task(loop())
+            await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert received == []
+
+        asyncio.run(main())
+        self.publish("x")
+        assert texts(self.consume(1)) == ["x"]
+
+    def test_a_loop_that_waits_lets_others_run(self) -> None:
+        subscription = self.subscribe_ordered()
+
+        async def main() -> list[str]:
+            received: list[str] = []
+
+            async def loop() -> None:
+                async for message in subscription:
+                    received.append(text(message))
+                    await message.ack()
+
+            async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
+                tasks.create_task(loop())
+                topic = self.pubsub.topic("orders")
+                for number in range(10):
+                    await topic.publish_message(b"%d" % number, ordering_key="k")
+                while len(received) < 10:
+                    await topic.flush()
+                    await asyncio.sleep(0)
+                await subscription.close()
+            return received
+
+        assert asyncio.run(main()) == [f"{number}" for number in range(10)]

@@ -1,0 +1,219 @@
+"""An intake and its broker: no call is made while the lock is held, and nothing falls between two calls."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from inorder import Message, SubscriptionOptions
+from inorder.broker import MessageQueue
+from inorder.client.intake import Intake
+from inorder.errors import InvalidAckId, SubscriptionNotFound
+from inorder.message import Source
+from inorder.testing.clock import ManualClock
+from inorder.transport.embedded import EmbeddedDeliveries, EmbeddedTransport
+
+OPTIONS = SubscriptionOptions(enable_message_ordering=True, max_outstanding_per_key=10)
+
+
+class WatchedDeliveries(EmbeddedDeliveries):
+    """Calls `before` ahead of each call to the broker."""
+
+    before: Callable[[str], None]
+
+    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
+        self.before("take")
+        messages = super().take(max_messages, max_bytes, alone, source)
+        self.before("taken")
+        return messages
+
+    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
+        self.before("settle")
+        return super().settle(acks, nacks)
+
+    def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
+        self.before("extend")
+        return super().extend(leases, seconds)
+
+    def release(self, leases: Sequence[int], source: Source) -> None:
+        self.before("release")
+        super().release(leases, source)
+
+    def close(self) -> None:
+        self.before("close")
+        super().close()
+
+
+class Consumer:
+    """An intake on a broker of its own, with a window of ten messages of a key."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.queue = MessageQueue(clock=self.clock)
+        self.queue.register_topic("orders")
+        self.queue.register_subscription("worker", "orders", OPTIONS)
+        self.calls: list[str] = []
+        self.on_call: Callable[[str], None] = lambda _: None
+        self.woken = 0
+        self.intake: Intake | None = None
+        consumer = self
+
+        class Transport(EmbeddedTransport):
+            def deliveries(self, subscription: str, wake: Any, report: Any) -> WatchedDeliveries:
+                deliveries = WatchedDeliveries(self.broker, subscription, wake, report)
+                deliveries.before = consumer.called
+                return deliveries
+
+        self.intake = Intake(Transport(self.queue, owned=True), "worker", OPTIONS, self.wake, print)
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.intake is not None:
+            assert not self.intake._lock.locked()
+        self.on_call(name)
+
+    def publish(self, *texts: str, key: str = "k") -> None:
+        self.queue.publish("orders", [Message(text.encode(), ordering_key=key) for text in texts])
+
+    def next(self) -> Message:
+        assert self.intake is not None
+        message = self.intake.next()
+        assert message is not None
+        return message
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return Consumer()
+
+
+@pytest.fixture
+def intake(consumer: Consumer) -> Intake:
+    assert consumer.intake is not None
+    return consumer.intake
+
+
+def test_no_lock_is_held_while_the_broker_is_called(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2", "3", "4")
+    first = consumer.next()
+    first.modify_ack_deadline(20)
+    consumer.clock.advance(8)
+    first.ack()
+    intake.finished(first)
+    second = consumer.next()
+    second.nack()
+    intake.finished(second)
+    assert consumer.next().data == b"2"
+    intake.stop()
+    intake.close()
+    assert set(consumer.calls) == {"take", "taken", "settle", "extend", "release", "close"}
+
+
+def test_the_next_of_a_key_waits_for_handler_and_answer(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2", "3")
+    first = consumer.next()
+    first.ack()
+    assert intake.next() is None
+    intake.finished(first)
+    second = consumer.next()
+    assert second.data == b"2"
+    intake.finished(second)
+    assert intake.next() is None
+    woken = consumer.woken
+    second.ack()
+    assert consumer.woken > woken
+    assert consumer.next().data == b"3"
+
+
+def test_what_comes_while_a_nack_is_on_its_way_is_taken_back_with_the_rest(consumer: Consumer, intake: Intake) -> None:
+    """It is leased before the broker hears of the nack, and lost when it does."""
+    consumer.publish("1", "2")
+    first = consumer.next()
+    intake.finished(first)
+
+    def take_meanwhile(name: str) -> None:
+        if name == "settle":
+            consumer.on_call = lambda _: None
+            consumer.publish("3")
+            assert intake.next() is None
+
+    consumer.on_call = take_meanwhile
+    first.nack()
+    received: list[bytes] = []
+    while (message := intake.next()) is not None:
+        received.append(message.data)
+        message.ack()
+        intake.finished(message)
+    assert received == [b"1", b"2", b"3"]
+
+
+def test_what_comes_while_it_is_stopped_goes_back(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2")
+    consumer.on_call = lambda name: intake.stop() if name == "taken" else None
+    assert intake.next() is None
+    intake.close()
+    messages = consumer.queue.pull("worker", 10)
+    assert [(message.data, message.delivery_attempt) for message in messages] == [(b"1", 1), (b"2", 1)]
+
+
+def test_an_ack_that_comes_too_late_makes_it_ask_for_the_others(consumer: Consumer, intake: Intake) -> None:
+    """Our timer did not run in time: the broker has taken all of the key back."""
+    consumer.publish("1", "2", "3")
+    first = consumer.next()
+    assert intake._timer is not None
+    intake._timer.cancel()
+    consumer.clock.advance(11)
+    with pytest.raises(InvalidAckId):
+        first.ack().result(0)
+    intake.finished(first)
+    received: list[tuple[bytes, int]] = []
+    while (message := intake.next()) is not None:
+        received.append((message.data, message.delivery_attempt))
+        message.ack()
+        intake.finished(message)
+    assert [data for data, _ in received] == [b"1", b"2", b"3"]
+
+
+def test_a_subscription_that_is_gone_ends_it(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2")
+    first = consumer.next()
+    consumer.queue.unregister_subscription("worker")
+    woken = consumer.woken
+    consumer.clock.advance(5)
+    assert consumer.woken > woken
+    with pytest.raises(SubscriptionNotFound):
+        intake.next()
+    with pytest.raises(InvalidAckId):
+        first.ack().result(0)
+    intake.finished(first)
+    intake.stop()
+    intake.close()
+    assert intake._timer is None
+
+
+def test_threads_that_take_at_once_keep_a_key_in_order(consumer: Consumer, intake: Intake) -> None:
+    lock = threading.Lock()
+    received: list[int] = []
+
+    def work() -> None:
+        while len(received) < 300:
+            message = intake.next()
+            if message is not None:
+                with lock:
+                    received.append(int(message.data))
+                message.ack()
+                intake.finished(message)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(300):
+        consumer.publish(f"{number}")
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert received == list(range(300))

@@ -1,0 +1,385 @@
+"""What a publisher asks of its transport, and when. The transport answers when the test says so."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from inorder.client.publisher import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Publisher
+from inorder.errors import KeyPaused, ResourceExhausted, Unavailable
+from inorder.message import Batch, Message
+from inorder.options import Batching, FlowControl
+from inorder.pending import Pending
+from inorder.testing.clock import ManualClock
+
+PATIENCE_SECONDS = 30
+
+
+class SlowTransport:
+    """Takes requests and keeps them, until the test answers them."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.requests: list[tuple[Batch, Pending[list[str]]]] = []
+        self.answered = 0
+
+    def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
+        assert topic == "orders"
+        answer: Pending[list[str]] = Pending()
+        self.requests.append((batch, answer))
+        return answer
+
+    def sent(self) -> list[list[bytes]]:
+        """The data of each request so far."""
+        return [list(batch[1]) for batch, _ in self.requests]
+
+    def answer(self, error: Exception | None = None) -> None:
+        """Answer the oldest request that waits."""
+        batch, answer = self.requests[self.answered]
+        self.answered += 1
+        if error is None:
+            answer.set_result([data.decode() for data in batch[1]])
+        else:
+            answer.set_exception(error)
+
+    def answer_all(self) -> None:
+        while self.answered < len(self.requests):
+            self.answer()
+
+
+def make(**options: Any) -> tuple[Publisher, SlowTransport]:
+    transport: Any = SlowTransport()
+    publisher = Publisher(transport, "orders")
+    publisher.set_options(options)
+    return publisher, transport
+
+
+def on_a_loop(call: Callable[[], Any]) -> Any:
+    """Make a call as a task would, so that it does not wait for room."""
+
+    async def run() -> Any:
+        return call()
+
+    return asyncio.run(run())
+
+
+# -- one request of a key at a time ----------------------------------------------------------------------
+
+
+def test_the_next_request_of_a_key_waits_for_the_answer_to_the_one_before() -> None:
+    publisher, transport = make()
+    pendings = [publisher.publish(data, None, "k") for data in (b"1", b"2", b"3")]
+    assert transport.sent() == [[b"1"]]
+    transport.answer()
+    assert transport.sent() == [[b"1"], [b"2"]]
+    transport.answer()
+    transport.answer()
+    assert transport.sent() == [[b"1"], [b"2"], [b"3"]]
+    assert [pending.result(0) for pending in pendings] == ["1", "2", "3"]
+
+
+def test_requests_of_other_keys_and_of_none_do_not_wait() -> None:
+    publisher, transport = make()
+    for key in ("a", "b", None, None):
+        publisher.publish(b"x", None, key)
+    assert len(transport.sent()) == 4
+
+
+def test_many_messages_wait_behind_a_key_that_is_under_way() -> None:
+    publisher, transport = make()
+    publisher.publish(b"1", None, "k")
+    many = publisher.publish_many([Message(b"2", ordering_key="k"), Message(b"free"), Message(b"3", ordering_key="k")])
+    assert transport.sent() == [[b"1"], [b"free"]]
+    transport.answer_all()
+    assert transport.sent() == [[b"1"], [b"free"], [b"2"], [b"3"]]
+    assert many.result(0) == ["2", "free", "3"]
+
+
+def test_a_key_waits_behind_many_messages_that_are_under_way() -> None:
+    publisher, transport = make()
+    many = publisher.publish_many([Message(b"1", ordering_key="k"), Message(b"2", ordering_key="j")])
+    after = publisher.publish(b"3", None, "k")
+    assert transport.sent() == [[b"1", b"2"]]
+    transport.answer()
+    assert transport.sent() == [[b"1", b"2"], [b"3"]]
+    assert many.result(0) == ["1", "2"]
+    assert not after.done()
+
+
+def test_a_thousand_answers_in_a_row_call_nobody_recursively() -> None:
+    publisher, transport = make(flow_control=FlowControl(max_messages=5_000))
+    pendings = [publisher.publish(b"%d" % number, None, "k") for number in range(5_000)]
+
+    class FastTransport(SlowTransport):
+        def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
+            super().publish(topic, batch)
+            return Pending.of([data.decode() for data in batch[1]])
+
+    publisher._transport = FastTransport()  # type: ignore[assignment]
+    transport.answer()
+    assert [pending.result(0) for pending in pendings] == [f"{number}" for number in range(5_000)]
+
+
+# -- batches ---------------------------------------------------------------------------------------------
+
+
+def test_keys_that_are_due_together_share_a_request() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=10))
+    for key, data in (("a", b"a1"), ("b", b"b1"), ("a", b"a2"), (None, b"free")):
+        publisher.publish(data, None, key)
+    transport.clock.advance(0.009)
+    assert transport.sent() == []
+    transport.clock.advance(0.001)
+    assert transport.sent() == [[b"a1", b"a2", b"b1", b"free"]]
+
+
+def test_each_batch_is_due_by_its_own_first_message() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=10))
+    publisher.publish(b"a", None, "a")
+    transport.clock.advance(0.004)
+    publisher.publish(b"b", None, "b")
+    publisher.publish(b"a", None, "a")
+    transport.clock.advance(0.006)
+    assert transport.sent() == [[b"a", b"a"]]
+    transport.clock.advance(0.004)
+    assert transport.sent() == [[b"a", b"a"], [b"b"]]
+
+
+def test_a_batch_that_was_full_is_not_sent_again_when_it_would_have_been_due() -> None:
+    publisher, transport = make(batching=Batching(max_messages=2, max_milliseconds=10))
+    publisher.publish(b"1", None, "k")
+    publisher.publish(b"2", None, "k")
+    transport.answer()
+    transport.clock.advance(0.008)
+    publisher.publish(b"3", None, "k")
+    transport.clock.advance(0.008)
+    assert transport.sent() == [[b"1", b"2"]]
+    transport.clock.advance(0.002)
+    assert transport.sent() == [[b"1", b"2"], [b"3"]]
+
+
+def test_a_flush_splits_what_is_too_much_for_one_request() -> None:
+    publisher, transport = make(
+        batching=Batching(max_messages=400, max_bytes=20_000_000, max_milliseconds=10),
+        flow_control=FlowControl(max_messages=10_000),
+    )
+    for key in "abc":
+        for _ in range(399):
+            publisher.publish(b"", None, key)
+    publisher.flush()
+    assert [len(request) for request in transport.sent()] == [798, 399]
+    for key in "xyz":
+        publisher.publish(bytes(MAX_REQUEST_BYTES // 2 - 10), None, key)
+    publisher.flush()
+    assert [len(request) for request in transport.sent()[2:]] == [2, 1]
+
+
+def test_many_messages_are_one_request_only_if_they_fit_into_one() -> None:
+    publisher, transport = make(
+        batching=Batching(max_messages=MAX_REQUEST_MESSAGES),
+        flow_control=FlowControl(max_messages=10_000),
+    )
+    publisher.publish_many([Message(b"")] * MAX_REQUEST_MESSAGES)
+    assert [len(request) for request in transport.sent()] == [1_000]
+    transport.answer()
+    publisher.publish_many([Message(b"")] * (MAX_REQUEST_MESSAGES + 1))
+    assert sum(len(request) for request in transport.sent()[1:]) == 1_001
+    assert max(len(request) for request in transport.sent()) == 1_000
+
+
+def test_new_options_send_what_was_collected_by_the_old_ones() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=60_000))
+    publisher.publish(b"1", None, "k")
+    publisher.set_options({"batching": Batching(max_milliseconds=10)})
+    assert transport.sent() == [[b"1"]]
+    publisher.publish(b"2", None, "j")
+    transport.clock.advance(0.01)
+    assert transport.sent() == [[b"1"], [b"2"]]
+
+
+def test_closing_sends_what_is_collected_and_leaves_no_timer() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=10))
+    publisher.publish(b"1", None, "k")
+    closed = publisher.close()
+    assert transport.sent() == [[b"1"]]
+    assert not closed.done()
+    transport.answer()
+    assert closed.done()
+    transport.clock.advance(1)
+    assert transport.sent() == [[b"1"]]
+    with pytest.raises(Unavailable):
+        publisher.publish(b"2", None, "k").result(0)
+
+
+# -- flow control ----------------------------------------------------------------------------------------
+
+
+def test_what_is_collected_counts_and_is_sent_when_others_need_the_room() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=60_000), flow_control=FlowControl(max_messages=2))
+    publisher.publish(b"1", None, "a")
+    publisher.publish(b"2", None, "b")
+    assert transport.sent() == []
+    third = on_a_loop(lambda: publisher.publish(b"3", None, "c"))
+    assert transport.sent() == [[b"1", b"2"]]
+    transport.answer()
+    assert transport.sent() == [[b"1", b"2"], [b"3"]]
+    transport.answer()
+    assert third.result(0) == "3"
+
+
+def test_who_waits_for_room_is_let_in_in_turn() -> None:
+    publisher, transport = make(flow_control=FlowControl(max_bytes=100))
+    publisher.publish(bytes(90), None, "a")
+    waiting = on_a_loop(lambda: [publisher.publish(bytes(size), None, "b") for size in (50, 1, 50)])
+    transport.answer()
+    assert [len(data) for [data] in transport.sent()] == [90, 50]  # the others are of the same key
+    transport.answer()
+    transport.answer()
+    assert [len(data) for [data] in transport.sent()] == [90, 50, 1, 50]
+    transport.answer_all()
+    assert all(pending.done() for pending in waiting)
+
+
+def test_a_flush_also_sends_what_waits_for_room() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=60_000), flow_control=FlowControl(max_messages=1))
+    on_a_loop(lambda: [publisher.publish(b"%d" % number, None, "k") for number in range(3)])
+    flushed = publisher.flush()
+    for _ in range(3):
+        assert not flushed.done()
+        transport.answer()
+    assert flushed.done()
+    assert transport.sent() == [[b"0"], [b"1"], [b"2"]]
+
+
+# -- failures --------------------------------------------------------------------------------------------
+
+
+def test_a_failure_fails_what_is_behind_collected_or_waiting_for_room() -> None:
+    publisher, transport = make(
+        batching=Batching(max_messages=1, max_milliseconds=60_000), flow_control=FlowControl(max_messages=3)
+    )
+    failing = publisher.publish(b"1", None, "k")
+    behind = publisher.publish(b"2", None, "k")
+    publisher.set_options({"batching": Batching(max_milliseconds=60_000)})
+    collected = publisher.publish(b"3", None, "k")
+    waiting, other = on_a_loop(lambda: [publisher.publish(b"4", None, "k"), publisher.publish(b"5", None, "j")])
+    flushed = publisher.flush()
+    transport.answer(ResourceExhausted("full"))
+    assert isinstance(failing.exception(0), ResourceExhausted)
+    for pending in (behind, collected, waiting):
+        assert isinstance(pending.exception(0), KeyPaused)
+    assert transport.sent() == [[b"1"], [b"5"]]
+    assert not flushed.done()
+    transport.answer()
+    assert other.result(0) == "5"
+    assert flushed.done()
+    assert publisher.paused_keys() == ["k"]
+
+
+def test_a_failed_request_pauses_its_keys_and_no_other() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=10))
+    pendings = [publisher.publish(b"x", None, key) for key in ("b", "a", None)]
+    transport.clock.advance(0.01)
+    other = publisher.publish(b"y", None, "c")
+    transport.answer(ResourceExhausted("full"))
+    assert [type(pending.exception(0)) for pending in pendings] == [ResourceExhausted] * 3
+    assert publisher.paused_keys() == ["a", "b"]
+    publisher.flush()
+    transport.answer()
+    assert other.result(0) == "y"
+
+
+def test_a_resumed_key_goes_on() -> None:
+    publisher, transport = make()
+    publisher.publish(b"1", None, "k")
+    transport.answer(ResourceExhausted("full"))
+    assert isinstance(publisher.publish(b"2", None, "k").exception(0), KeyPaused)
+    publisher.resume("k")
+    third = publisher.publish(b"3", None, "k")
+    transport.answer()
+    assert third.result(0) == "3"
+    assert transport.sent() == [[b"1"], [b"3"]]
+
+
+# -- other people's code ---------------------------------------------------------------------------------
+
+
+def test_no_lock_is_held_while_answers_are_given() -> None:
+    """A callback may need a lock that somebody holds who wants to publish."""
+    publisher, transport = make(batching=Batching(max_messages=2, max_milliseconds=60_000))
+    lock, called, published = threading.Lock(), threading.Event(), threading.Event()
+
+    def callback(_: Pending[str]) -> None:
+        called.set()
+        with lock:
+            pass
+
+    def publish_under_lock() -> None:
+        with lock:
+            assert called.wait(PATIENCE_SECONDS)
+            publisher.publish(b"3", None, "j")
+            published.set()
+
+    thread = threading.Thread(target=publish_under_lock, daemon=True)
+    publisher.publish(b"1", None, "k").add_done_callback(callback)
+    publisher.publish(b"2", None, "k")
+    lock.acquire()  # so that the thread waits for it before the callback does
+    thread.start()
+    lock.release()
+    while not lock.locked():
+        pass
+    transport.answer()
+    assert published.wait(PATIENCE_SECONDS)
+    thread.join(PATIENCE_SECONDS)
+
+
+def test_no_lock_is_held_while_a_request_is_sent() -> None:
+    """A transport may answer others before it takes the request, and they may publish."""
+    publisher, transport = make()
+    nested: list[Pending[str]] = []
+    publish = transport.publish
+
+    def publish_and_call(topic: str, batch: Batch) -> Pending[list[str]]:
+        if len(nested) < 3:
+            nested.append(Pending())  # a place for it, so that this ends
+            nested[-1] = publisher.publish(b"nested", None, "k")
+        return publish(topic, batch)
+
+    transport.publish = publish_and_call  # type: ignore[method-assign]
+    publisher.publish(b"1", None, "k")
+    publisher.publish_many([Message(b"2", ordering_key="j")])
+    transport.answer_all()
+    assert sorted(data for request in transport.sent() for data in request) == [b"1", b"2"] + [b"nested"] * 3
+
+
+def test_threads_that_publish_to_one_key_keep_the_order_of_their_calls() -> None:
+    publisher, transport = make(flow_control=FlowControl(max_messages=10_000))
+    lock = threading.Lock()
+    expected: list[bytes] = []
+    over = threading.Event()
+
+    def publish(name: int) -> None:
+        for number in range(100):
+            with lock:
+                data = b"%d-%d" % (name, number)
+                expected.append(data)
+                publisher.publish(data, None, "k")
+
+    def answer() -> None:
+        while not over.is_set():
+            if transport.answered < len(transport.requests):
+                transport.answer()
+
+    answering = threading.Thread(target=answer, daemon=True)
+    answering.start()
+    threads = [threading.Thread(target=publish, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    publisher.flush().result(PATIENCE_SECONDS)
+    over.set()
+    answering.join(PATIENCE_SECONDS)
+    assert [data for request in transport.sent() for data in request] == expected

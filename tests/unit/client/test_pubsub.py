@@ -1,0 +1,54 @@
+"""Which broker a target names, and whose it is to close."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inorder import InvalidArgument, PubSub, Unavailable
+from inorder.broker import MessageQueue
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> MessageQueue:
+    """A new broker for the whole process, so that tests do not share it."""
+    monkeypatch.setattr(MessageQueue, "_instance", None)
+    return MessageQueue.get_instance()
+
+
+def test_without_a_target_it_is_the_broker_of_the_process(shared: MessageQueue) -> None:
+    with PubSub() as one, PubSub() as other:
+        one.topic("orders").create().result()
+        assert other.topic("orders").exists().result()
+    assert shared.topic_exists("orders")
+
+
+def test_a_broker_of_its_own_is_nobody_elses(shared: MessageQueue) -> None:
+    with PubSub("memory:") as one, PubSub("memory:") as other:
+        one.topic("orders").create().result()
+        assert not other.topic("orders").exists().result()
+    assert not shared.topic_exists("orders")
+
+
+def test_a_broker_of_its_own_is_closed_with_it() -> None:
+    pubsub = PubSub("memory:")
+    topic = pubsub.topic("orders").create().result()
+    pubsub.close().result()
+    with pytest.raises(Unavailable):
+        topic.create().result()
+
+
+def test_somebody_elses_broker_stays_open() -> None:
+    queue = MessageQueue()
+    with PubSub(queue) as pubsub:
+        pubsub.topic("orders").create().result()
+    queue.register_topic("more-orders")
+    with PubSub(queue) as pubsub:
+        assert pubsub.topic("orders").exists().result()
+    queue.close()
+
+
+@pytest.mark.parametrize("target", ["", "memory", "redis://localhost", 7, Path("data"), MessageQueue])
+def test_an_unknown_target_is_refused(target: Any) -> None:
+    with pytest.raises(InvalidArgument, match="target"):
+        PubSub(target)

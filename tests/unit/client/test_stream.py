@@ -1,0 +1,342 @@
+"""What handlers and loops leave behind: no thread, no task, no memory. What they need: no more than they use."""
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from inorder import FlowControl, Message, PubSub, Subscription
+from inorder.broker import MessageQueue
+from inorder.client import stream
+from inorder.testing.clock import ManualClock
+
+PATIENCE_SECONDS = 30
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
+
+
+def threads(name: str = "inorder-") -> set[threading.Thread]:
+    """Those of this library, but for the timers' thread, which stays."""
+    return {one for one in threading.enumerate() if one.name.startswith(name) and one.name != "inorder-timers"}
+
+
+@pytest.fixture
+def subscription() -> Iterator[Subscription]:
+    wait_until(lambda: not threads())
+    pubsub = PubSub("memory:")
+    topic = pubsub.topic("orders").create().result()
+    yield topic.subscription("worker").create().result()
+    pubsub.close().result(PATIENCE_SECONDS)
+    wait_until(lambda: not threads())
+
+
+def publish(subscription: Subscription, count: int = 1) -> None:
+    topic = subscription._session.publisher("orders")
+    topic.publish_many(Message(b"%d" % number) for number in range(count)).result()
+
+
+def ack(message: Message) -> None:
+    message.ack()
+
+
+async def ack_async(message: Message) -> None:
+    await message.ack()
+
+
+# -- threads ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("handler", [ack, ack_async], ids=["def", "async def"])
+def test_no_thread_is_left_after_closing(subscription: Subscription, handler: Callable[[Message], Any]) -> None:
+    subscription.on("message", handler)
+    for _ in range(3):
+        subscription.open()
+        publish(subscription, 50)
+        wait_until(lambda: not subscription.metrics().result().backlog_messages)
+        assert threads()
+        subscription.close().result(PATIENCE_SECONDS)
+        wait_until(lambda: not threads())
+
+
+def test_no_thread_is_left_when_opening_fails() -> None:
+    with PubSub("memory:") as pubsub:
+        pubsub.topic("orders").create().result()
+        subscription = pubsub.topic("orders").subscription("worker").create().result()
+        pubsub.close().result()
+        before = threads()
+        for handler in (ack, ack_async):
+            again = pubsub.subscription(subscription.name).on("message", handler)
+            with pytest.raises(Exception, match="closed"):
+                again.open()
+    wait_until(lambda: threads() <= before)
+
+
+def test_a_session_that_was_closed_meanwhile_opens_nothing() -> None:
+    """The broker is somebody else's and still open; our connection to it is not."""
+    queue = MessageQueue()
+    pubsub = PubSub(queue)
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    subscription = pubsub.subscription("worker").on("message", ack)
+    pubsub.close().result()
+    with pytest.raises(Exception, match="this PubSub is closed"):
+        subscription.open()
+    with pytest.raises(Exception, match="this PubSub is closed"):
+        next(iter(subscription))
+    wait_until(lambda: not threads())
+    assert queue._watchers == {}
+
+
+def test_one_thread_is_enough_while_there_is_nothing_to_do(subscription: Subscription) -> None:
+    subscription.on("message", ack).open()
+    for _ in range(20):
+        publish(subscription)
+        wait_until(lambda: not subscription.metrics().result().backlog_messages)
+        time.sleep(0.001)  # it goes back to rest
+    assert len(threads("inorder-handler")) <= 2
+
+
+def test_there_are_as_many_threads_as_handlers_that_wait_up_to_a_limit(subscription: Subscription) -> None:
+    go_on = threading.Event()
+    running: list[Message] = []
+
+    def handle(message: Message) -> None:
+        running.append(message)
+        assert go_on.wait(PATIENCE_SECONDS)
+        message.ack()
+
+    subscription.on("message", handle).open()
+    publish(subscription, 5)
+    wait_until(lambda: len(running) == 5)
+    assert len(threads("inorder-handler")) <= 6
+    publish(subscription, 100)
+    wait_until(lambda: len(running) == stream.MAX_THREADS)
+    assert len(threads("inorder-handler")) == stream.MAX_THREADS
+    go_on.set()
+    wait_until(lambda: len(running) == 105)
+
+
+def test_flow_control_limits_threads_too(subscription: Subscription) -> None:
+    subscription.set_options(flow_control=FlowControl(max_messages=3)).result()
+    subscription.on("message", ack).open()
+    publish(subscription, 50)
+    wait_until(lambda: not subscription.metrics().result().backlog_messages)
+    assert len(threads("inorder-handler")) <= 3
+
+
+def test_the_timers_of_all_brokers_share_one_thread() -> None:
+    pubsubs = [PubSub("memory:") for _ in range(5)]
+    for pubsub in pubsubs:
+        topic = pubsub.topic("orders").create().result()
+        subscription = topic.subscription("worker").create(ack_deadline=0.01).result()
+        topic.publish_message(b"x").result()
+        assert len(subscription.pull().result()) == 1
+    assert len([one for one in threading.enumerate() if one.name == "inorder-timers"]) == 1
+    for pubsub in pubsubs:
+        pubsub.close().result()
+
+
+# -- tasks -----------------------------------------------------------------------------------------------
+
+
+def test_no_task_is_left_after_closing(subscription: Subscription) -> None:
+    async def main() -> None:
+        done = asyncio.Event()
+        before = asyncio.all_tasks()
+
+        async def handle(message: Message) -> None:
+            await asyncio.sleep(0)
+            await message.ack()
+            done.set()
+
+        async def listen() -> None:
+            await asyncio.sleep(0.001)
+
+        subscription.on("message", handle).on("close", listen).open()
+        publish(subscription, 500)
+        await done.wait()
+        await subscription.close()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
+
+    asyncio.run(main())
+    assert not stream._running
+
+
+def test_a_subscription_that_waits_needs_no_task(subscription: Subscription) -> None:
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        subscription.on("message", ack_async).open()
+        await asyncio.sleep(0.002)
+        assert asyncio.all_tasks() == before
+        await subscription.close()
+
+    asyncio.run(main())
+
+
+def test_a_burst_does_not_keep_others_on_the_loop_waiting(subscription: Subscription) -> None:
+    handled: list[Message] = []
+
+    async def main() -> int:
+        async def handle(message: Message) -> None:
+            handled.append(message)
+            message.ack()
+
+        publish(subscription, 1_000)
+        subscription.on("message", handle).open()
+        turns = 0
+        while len(handled) < 1_000:
+            await asyncio.sleep(0)
+            turns += 1
+        await subscription.close()
+        return turns
+
+    assert asyncio.run(main()) >= 1_000 / stream.BURST
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_everybody_forgot_is_collected_although_it_has_timers() -> None:
+    queue = MessageQueue()
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"ack_deadline": 600})
+    queue.publish("orders", [Message(b"x")])
+    messages = queue.pull("worker", 1)
+    assert queue._timer is not None
+    forgotten = weakref.ref(queue)
+    del queue, messages
+    gc.collect()
+    assert forgotten() is None
+
+
+def test_a_pubsub_that_everybody_forgot_is_collected() -> None:
+    def use() -> weakref.ref[PubSub]:
+        pubsub = PubSub("memory:")
+        topic = pubsub.topic("orders").create().result()
+        subscription = topic.subscription("worker").create().result()
+        topic.publish_many([Message(b"x"), Message(b"y")]).result()
+        for message in subscription:
+            message.ack()
+            break
+        wait_until(lambda: not subscription._iterations)
+        return weakref.ref(pubsub)
+
+    forgotten = use()
+    gc.collect()
+    assert forgotten() is None
+
+
+def test_what_is_closed_is_forgotten_by_its_session(subscription: Subscription) -> None:
+    session = subscription._session
+    subscription.on("message", ack).open()
+    assert session._open
+    subscription.close().result(PATIENCE_SECONDS)
+    wait_until(lambda: not session._open)
+    publish(subscription, 3)
+    for _ in range(3):
+        for message in subscription:
+            message.ack()
+            break
+    wait_until(lambda: not session._open)
+    assert subscription._iterations == set()
+
+
+def test_a_loop_may_be_collected_while_any_lock_is_held() -> None:
+    """The garbage collector runs when it likes, for instance in the middle of a publish."""
+    queue = MessageQueue()
+    pubsub = PubSub(queue)
+    topic = pubsub.topic("orders").create().result()
+    subscription = topic.subscription("worker").create().result()
+    topic.publish_many([Message(b"1"), Message(b"2")]).result()
+
+    def leave_in_a_cycle() -> None:
+        cycle: list[Any] = [iter(subscription)]
+        cycle.append(cycle)
+        next(cycle[0]).ack()
+
+    gc.collect()
+    gc.disable()
+    try:
+        leave_in_a_cycle()
+        with queue._lock, subscription._session._lock:
+            gc.collect()
+    finally:
+        gc.enable()
+    wait_until(lambda: not subscription._iterations)
+    [message] = subscription.pull(10).result()
+    assert message.data == b"2"
+    pubsub.close().result()
+
+
+def test_a_loop_that_never_began_leaves_nothing() -> None:
+    queue = MessageQueue()
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    iter(PubSub(queue).subscription("worker"))
+    assert queue._watchers == {}
+
+
+# -- leases ----------------------------------------------------------------------------------------------
+
+
+def test_a_handler_that_runs_for_an_hour_keeps_its_message() -> None:
+    clock = ManualClock()
+    queue = MessageQueue(clock=clock)
+    with PubSub(queue) as pubsub:
+        topic = pubsub.topic("orders").create().result()
+        subscription = topic.subscription("worker").create(enable_message_ordering=True, ack_deadline=10).result()
+        go_on = threading.Event()
+        attempts: list[int] = []
+
+        def handle(message: Message) -> None:
+            attempts.append(message.delivery_attempt)
+            assert go_on.wait(PATIENCE_SECONDS)
+            message.ack()
+
+        subscription.on("message", handle).open()
+        topic.publish_message(b"x", ordering_key="k").result()
+        wait_until(lambda: attempts)
+        clock.advance(3600)
+        go_on.set()
+        wait_until(lambda: not subscription.metrics().result().backlog_messages)
+        counters = subscription.metrics().result().counters
+        assert (attempts, counters.expired, counters.acked) == ([1], 0, 1)
+
+
+def test_a_message_without_an_answer_comes_again_exactly_one_deadline_later() -> None:
+    clock = ManualClock()
+    with PubSub(MessageQueue(clock=clock)) as pubsub:
+        topic = pubsub.topic("orders").create().result()
+        subscription = topic.subscription("worker").create(enable_message_ordering=True, ack_deadline=10).result()
+        attempts: list[int] = []
+        subscription.on("message", lambda message: attempts.append(message.delivery_attempt)).open()
+        topic.publish_message(b"x", ordering_key="k").result()
+        wait_until(lambda: attempts == [1])
+        wait_until(lambda: len(subscription._crew._intake._left) == 1)  # type: ignore[union-attr]
+        clock.advance(9.99)
+        assert subscription.metrics().result().counters.expired == 0
+        clock.advance(0.02)
+        wait_until(lambda: attempts == [1, 2])
+
+
+def test_no_timer_is_left_when_nothing_is_held() -> None:
+    clock = ManualClock()
+    with PubSub(MessageQueue(clock=clock)) as pubsub:
+        topic = pubsub.topic("orders").create().result()
+        subscription = topic.subscription("worker").create().result()
+        subscription.on("message", ack).open()
+        topic.publish_message(b"x").result()
+        wait_until(lambda: not subscription.metrics().result().backlog_messages)
+        clock.advance(20)
+        assert subscription._crew._intake._timer is None  # type: ignore[union-attr]

@@ -1,0 +1,229 @@
+"""Timers run in order of time and do not get in each other's way, on the system's clock and on a manual one."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from inorder.clock import MICROSECONDS, SystemClock
+from inorder.testing.clock import ManualClock
+
+PATIENCE_SECONDS = 30
+
+
+def soon(clock: SystemClock, milliseconds: float, call: Callable[[], object]) -> None:
+    clock.call_at(clock.now_us() + round(milliseconds * 1000), call)
+
+
+def run_all(clock: SystemClock, milliseconds: float = 30) -> None:
+    """Wait until all timers that are due by then have run."""
+    over = threading.Event()
+    soon(clock, milliseconds, over.set)
+    assert over.wait(PATIENCE_SECONDS)
+
+
+def test_the_system_clock_tells_the_time() -> None:
+    clock = SystemClock()
+    assert abs(clock.now_us() / MICROSECONDS - time.time()) < 1
+    times = [clock.now_us() for _ in range(1_000)]
+    assert times == sorted(times)
+
+
+def test_timers_run_in_order_of_time() -> None:
+    clock = SystemClock()
+    ran: list[int] = []
+    start = clock.now_us() + 5_000
+    for number in (3, 1, 4, 0, 2):
+        clock.call_at(start + 1_000 * number, lambda number=number: ran.append(number))
+    run_all(clock)
+    assert ran == [0, 1, 2, 3, 4]
+
+
+def test_timers_of_the_same_time_run_in_the_order_in_which_they_were_set() -> None:
+    clock = SystemClock()
+    ran: list[int] = []
+    when = clock.now_us() + 5_000
+    for number in range(5):
+        clock.call_at(when, lambda number=number: ran.append(number))
+    run_all(clock)
+    assert ran == [0, 1, 2, 3, 4]
+
+
+def test_a_timer_never_runs_early() -> None:
+    clock = SystemClock()
+    when = clock.now_us() + 10_000
+    ran: list[int] = []
+    clock.call_at(when, lambda: ran.append(clock.now_us()))
+    run_all(clock)
+    assert ran[0] >= when
+
+
+def test_a_timer_of_the_past_runs_at_once() -> None:
+    clock = SystemClock()
+    ran = threading.Event()
+    clock.call_at(0, ran.set)
+    assert ran.wait(PATIENCE_SECONDS)
+
+
+def test_a_timer_that_is_set_later_but_due_earlier_runs_first() -> None:
+    clock = SystemClock()
+    soon(clock, 600_000, lambda: None)
+    time.sleep(0.002)  # the thread sleeps now, until that one is due
+    run_all(clock, 1)
+
+
+def test_a_cancelled_timer_does_not_run() -> None:
+    clock = SystemClock()
+    ran: list[int] = []
+    timer = clock.call_at(clock.now_us() + 5_000, lambda: ran.append(1))
+    timer.cancel()
+    timer.cancel()
+    run_all(clock)
+    assert ran == []
+
+
+def test_a_timer_may_be_cancelled_after_it_ran() -> None:
+    clock = SystemClock()
+    timer = clock.call_at(0, lambda: None)
+    run_all(clock)
+    timer.cancel()
+
+
+def test_a_callback_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SystemClock()
+    ran: list[int] = []
+    soon(clock, 1, lambda: 1 / 0)
+    soon(clock, 2, lambda: ran.append(1))
+    run_all(clock)
+    assert ran == [1]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_callback_may_set_and_cancel_timers() -> None:
+    clock = SystemClock()
+    ran: list[str] = []
+    over = threading.Event()
+    doomed = clock.call_at(clock.now_us() + 10_000, lambda: ran.append("doomed"))
+
+    def first() -> None:
+        doomed.cancel()
+        soon(clock, 1, second)
+
+    def second() -> None:
+        ran.append("second")
+        soon(clock, 15, over.set)
+
+    soon(clock, 1, first)
+    assert over.wait(PATIENCE_SECONDS)
+    assert ran == ["second"]
+
+
+def test_all_timers_share_one_thread() -> None:
+    clock = SystemClock()
+    before = set(threading.enumerate())
+    idents: set[int] = set()
+    for number in range(20):
+        soon(clock, number, lambda: idents.add(threading.get_ident()))
+    run_all(clock)
+    [thread] = set(threading.enumerate()) - before
+    assert (thread.name, thread.daemon, {thread.ident}) == ("inorder-timers", True, idents)
+
+
+def test_threads_set_timers_at_the_same_time() -> None:
+    clock = SystemClock()
+    ran: list[int] = []
+
+    def add() -> None:
+        for _ in range(200):
+            soon(clock, 1, lambda: ran.append(1))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run_all(clock)
+    assert len(ran) == 800
+
+
+def test_cancelled_timers_are_forgotten() -> None:
+    """A broker sets a timer for its next deadline over and over; most are cancelled long before their time."""
+    clock = SystemClock()
+    for _ in range(10_000):
+        clock.call_at(clock.now_us() + 600 * MICROSECONDS, lambda: None).cancel()
+    assert len(clock._timers._heap) < 200
+
+
+def test_a_forked_process_has_timers_of_its_own() -> None:
+    script = """
+import os, sys, threading, time
+from inorder.clock import SYSTEM_CLOCK
+
+SYSTEM_CLOCK.call_at(0, lambda: None)
+time.sleep(0.05)
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+ran = threading.Event()
+SYSTEM_CLOCK.call_at(0, ran.set)
+os._exit(0 if ran.wait(10) else 1)
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=PATIENCE_SECONDS).returncode == 0
+
+
+# -- the manual clock ----------------------------------------------------------------------------------
+
+
+def test_a_manual_clock_stands_still() -> None:
+    clock = ManualClock(start=5)
+    assert (clock.now_us(), clock.now_us()) == (5 * MICROSECONDS, 5 * MICROSECONDS)
+    clock.advance(0.25)
+    assert clock.now_us() == 5_250_000
+
+
+def test_a_manual_clock_does_not_go_back() -> None:
+    with pytest.raises(ValueError, match="forward only"):
+        ManualClock().advance(-1)
+
+
+def test_each_timer_on_the_way_sees_its_time() -> None:
+    clock = ManualClock(start=0)
+    seen: list[tuple[str, int]] = []
+    for when, name in ((3, "c"), (1, "a"), (2, "b"), (9, "late")):
+        clock.call_at(when * MICROSECONDS, lambda name=name: seen.append((name, clock.now_us())))
+    clock.advance(5)
+    assert seen == [("a", 1_000_000), ("b", 2_000_000), ("c", 3_000_000)]
+    assert clock.now_us() == 5_000_000
+
+
+def test_a_timer_that_is_set_on_the_way_runs_if_it_is_due() -> None:
+    clock = ManualClock(start=0)
+    seen: list[int] = []
+
+    def again() -> None:
+        seen.append(clock.now_us())
+        clock.call_at(clock.now_us() + MICROSECONDS, again)
+
+    clock.call_at(MICROSECONDS, again)
+    clock.advance(3.5)
+    assert seen == [1_000_000, 2_000_000, 3_000_000]
+
+
+def test_a_timer_of_the_past_runs_at_the_next_move() -> None:
+    clock = ManualClock(start=5)
+    seen: list[int] = []
+    clock.call_at(0, lambda: seen.append(clock.now_us()))
+    assert seen == []
+    clock.advance(0)
+    assert seen == [5_000_000]
+
+
+def test_a_cancelled_timer_of_a_manual_clock_does_not_run() -> None:
+    clock = ManualClock(start=0)
+    seen: list[int] = []
+    clock.call_at(1, lambda: seen.append(1)).cancel()
+    clock.advance(1)
+    assert seen == []
