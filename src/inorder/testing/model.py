@@ -1,0 +1,850 @@
+"""A broker as the specifications describe it, in lists and dicts, with no care for speed.
+
+The model makes no choices. Which ready key goes first, and when messages past their retention are cleared
+away, is the real broker's freedom; so the model is told what the broker did, says whether that was allowed
+and all that was due, and follows. What is wrong raises an AssertionError with a sentence.
+
+It knows nothing of how the broker works inside, and of threads. Times are microseconds; let them be whole
+milliseconds, which is as finely as a broker measures leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import takewhile
+from typing import NamedTuple
+
+from inorder.clock import MICROSECONDS
+from inorder.errors import (
+    FailedPrecondition,
+    InorderError,
+    InvalidArgument,
+    KeyNotBlocked,
+    NotRetained,
+    QueueFull,
+    SubscriptionAlreadyExists,
+    SubscriptionNotFound,
+    TopicAlreadyExists,
+    TopicNotFound,
+)
+from inorder.message import Gap, Message
+from inorder.metadata import BlockedKey, Counters, Metrics
+from inorder.options import SubscriptionOptions
+from inorder.pending import Pending
+
+CLEARED_WITHIN_US = 60 * MICROSECONDS  # the specification's period of cleaning up
+
+Matches = Callable[[Mapping[str, str]], bool]
+
+
+@dataclass(eq=False, slots=True)
+class Stored:
+    """A message in a topic."""
+
+    position: int
+    key: str
+    data: bytes
+    attributes: Mapping[str, str]
+    publish_us: int
+    stored_us: int  # later than it was published, if it is a dead letter
+    id: str = ""  # as the broker says; a dead letter's is known when it is first delivered
+
+    @property
+    def size(self) -> int:
+        texts = [self.key, *self.attributes.keys(), *self.attributes.values()]
+        return len(self.data) + sum(len(text.encode()) for text in texts)
+
+
+@dataclass(eq=False, slots=True)
+class Lease:
+    ack_id: str
+    deadline_us: int
+    consumer: object
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """A message in a subscription, until it is acked or otherwise gone; or the hole that it left."""
+
+    stored: Stored
+    waiting_since_us: int
+    failures: int = 0
+    not_before_us: int = 0  # its own backoff is over then
+    was_out: bool = False
+    gap: str = ""  # why only the hole is left
+    count: int = 1  # of messages that the hole stands for
+    lease: Lease | None = None
+    passed_over_us: int | None = None  # when it first had to stay because of its size
+
+    @property
+    def position(self) -> int:
+        return self.stored.position
+
+    @property
+    def size(self) -> int:
+        return 0 if self.gap else self.stored.size
+
+    def __str__(self) -> str:
+        return f"{self.gap and 'the hole of '}{self.position} (key {self.stored.key!r})"
+
+
+@dataclass(eq=False, slots=True)
+class TopicModel:
+    name: str
+    retention_us: int
+    next_position: int = 0
+    log: list[Stored] = field(default_factory=list)  # what can be replayed whoever has acked it
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """A batch that a publisher waits to see stored, and the answer that it will get."""
+
+    messages: Sequence[Message]
+    answer: Pending[list[str]]
+
+
+class Problem(NamedTuple):
+    """What keeps a batch from being stored: an error, or that there is no room yet; or nothing."""
+
+    error: type[InorderError] | type[None] = type(None)
+    waits: bool = False
+
+
+class SubscriptionModel:
+    """What one subscription holds, and what it may and must give."""
+
+    def __init__(self, name: str, topic: str, options: SubscriptionOptions, matches: Matches, sees_gaps: bool) -> None:
+        self.name = name
+        self.topic = topic
+        self.options = options
+        self.matches = matches
+        self.sees_gaps = sees_gaps  # its consumers use `take`, and are told of holes
+        self.passes_over = options.flow_control is not None  # messages may go before larger ones
+        self.detached = False
+        self.items: list[Item] = []  # all that is not acked, by position
+        self.parked: set[str] = set()
+        self.held_until_us: dict[str, int] = {}
+        self.waits_for: dict[str, Item] = {}  # the message because of which a key is parked or held
+        self.counters = Counters()
+        self.redelivered_after_failure = 0
+        self.cleared = 0  # of the outdated ones; which, is not seen
+        self.accepted = 0
+        self.forgotten = 0  # by a seek, or with the topic
+
+    # -- what there is -----------------------------------------------------------------------------
+
+    @property
+    def ordered(self) -> bool:
+        return self.options.enable_message_ordering
+
+    def key_of(self, item: Item) -> str:
+        """The key that puts this item in order; "" if none does."""
+        return item.stored.key if self.ordered else ""
+
+    def lane(self, item: Item) -> list[Item]:
+        """The items among which this one has its turn. One without a key is alone."""
+        key = self.key_of(item)
+        return [other for other in self.items if self.key_of(other) == key] if key else [item]
+
+    def lanes(self) -> Iterator[list[Item]]:
+        seen: set[str] = set()
+        for item in self.items:
+            key = self.key_of(item)
+            if not key or key not in seen:
+                seen.add(key)
+                yield self.lane(item)
+
+    def messages(self) -> list[Item]:
+        return [item for item in self.items if not item.gap]
+
+    def out(self) -> list[Item]:
+        return [item for item in self.items if item.lease]
+
+    def outdated(self, now_us: int) -> list[Item]:
+        """Waiting and older than the retention: not to be delivered, and cleared away sooner or later."""
+        return [item for item in self.messages() if not item.lease and self._is_outdated(item, now_us)]
+
+    def backlog(self) -> tuple[int, int]:
+        """Messages and bytes, by what was last seen of the outdated ones."""
+        messages = self.messages()
+        return len(messages) - self.cleared, sum(item.size for item in messages)
+
+    def held_keys(self, now_us: int) -> list[str]:
+        """The keys that are parked, or wait for a retry."""
+        return sorted(self.parked | {key for key, until_us in self.held_until_us.items() if until_us > now_us})
+
+    def _is_outdated(self, item: Item, now_us: int) -> bool:
+        return item.stored.stored_us < now_us - _us(self.options.message_retention_duration)
+
+    def _passed_in_silence(self, item: Item, now_us: int) -> bool:
+        """A hole, or what will be one: nobody is told, unless consumers want to know and it was in order."""
+        if item.gap:
+            return not self.sees_gaps
+        return not item.lease and self._is_outdated(item, now_us) and not (self.sees_gaps and self.key_of(item))
+
+    # -- what comes in -----------------------------------------------------------------------------
+
+    def refused(self, batch: Iterable[Stored]) -> list[Stored]:
+        """Those that find no room: the first that does not fit, and all behind it."""
+        limits = self.options.queue_limits
+        count, size = self.backlog()
+        wanted = [stored for stored in batch if self.matches(stored.attributes)]
+        for index, stored in enumerate(wanted):
+            count, size = count + 1, size + stored.size
+            if (limits.max_messages is not None and count > limits.max_messages) or (
+                limits.max_bytes is not None and size > limits.max_bytes
+            ):
+                return wanted[index:]
+        return []
+
+    def accept(self, batch: Iterable[Stored], now_us: int) -> None:
+        batch = list(batch)
+        refused = self.refused(batch) if self.options.queue_limits.when_full == "drop" else []
+        for stored in batch:
+            if not self.matches(stored.attributes):
+                continue
+            if stored not in refused:
+                self.accepted += 1
+                self.items.append(Item(stored, now_us))
+                continue
+            self.counters.dropped += 1
+            hole = Item(stored, now_us, gap="dropped")
+            if self.key_of(hole):
+                self.items.append(hole)
+
+    # -- what goes out -----------------------------------------------------------------------------
+
+    def check_pull(
+        self, pulled: Sequence[Message], max_messages: int, now_us: int, consumer: object = None
+    ) -> list[Item]:
+        """What a pull gave was allowed, and nothing was kept back; now it is out."""
+        assert len(pulled) <= max_messages, f"{self.name}: {len(pulled)} messages, {max_messages} were asked for"
+        flow = self.options.flow_control
+        if flow is not None and self._out_bytes() >= flow.max_bytes and self.out():
+            assert not pulled, f"{self.name}: a delivery although {flow.max_bytes} bytes are out"
+        items = [self._check_delivery(message, now_us, consumer) for message in pulled]
+        if len(pulled) < max_messages:
+            kept_back = self.must_give(now_us, consumer)
+            assert kept_back is None, f"{self.name}: {kept_back} was ready, but the pull did not give it"
+        self._note_passed_over(now_us, consumer)
+        if not self.passes_over:
+            self._check_oldest_first(items, now_us)
+        return items
+
+    def _check_delivery(self, message: Message, now_us: int, consumer: object) -> Item:
+        item = next((item for item in self.items if item.position == message.position), None)
+        assert item is not None, f"{self.name}: {message.position} was delivered, which is not in the backlog"
+        if isinstance(message.data, Gap):
+            self._check_gap(item, message.data, now_us)
+        else:
+            assert not item.gap, f"{self.name}: {item} was delivered as a message"
+            assert not self._is_outdated(item, now_us), f"{self.name}: {item} is past its retention"
+            assert message.delivery_attempt == item.failures + 1, (
+                f"{self.name}: {item} failed {item.failures} times, this cannot be attempt {message.delivery_attempt}"
+            )
+            _check_same(item.stored, message)
+        self._check_turn(item, now_us, consumer)
+        self._check_flow(item)
+        if not item.gap:
+            self.counters.delivered += 1
+            self.counters.redelivered += item.was_out
+            self.redelivered_after_failure += item.failures > 0
+        item.was_out = True
+        item.passed_over_us = None
+        item.lease = Lease(message.ack_id, now_us + _us(self.options.ack_deadline_seconds), consumer)
+        return item
+
+    def _check_gap(self, item: Item, gap: Gap, now_us: int) -> None:
+        """A hole is told in its place; several side by side may be told as one."""
+        assert self.sees_gaps, f"{self.name}: a pull gave the record of a gap: {gap}"
+        assert item.stored.key, f"{self.name}: a gap where no order is promised: {gap}"
+        if not item.gap and self._is_outdated(item, now_us):
+            self._clear(item)
+        of_key = [other for other in self.items if other.stored.key == item.stored.key]
+        holes = list(takewhile(lambda other: other.gap == item.gap and not other.lease, of_key[of_key.index(item) :]))
+        told = 0
+        while holes and told < gap.count:
+            last = holes.pop(0)
+            told += last.count
+            if last is not item:
+                self.items.remove(last)
+        assert item.gap, f"{self.name}: {gap} was told of a message that is there"
+        expected = (item.stored.key, item.position, max(told, 1), item.gap)
+        assert (gap.ordering_key, gap.first_position, gap.count, gap.reason) == expected, (
+            f"{self.name}: {gap} was told where {expected} was due"
+        )
+        item.count = told
+
+    def _check_turn(self, item: Item, now_us: int, consumer: object) -> None:
+        """It is this item's turn: all before it of its key is out, or done, and the key may go on."""
+        key, lane = self.key_of(item), self.lane(item)
+        before = lane[: lane.index(item)]
+        for other in [other for other in before if self._passed_in_silence(other, now_us)]:
+            self._clear(other)
+            if other in self.items:
+                self.items.remove(other)
+            before.remove(other)
+        assert item.lease is None, f"{self.name}: {item} was delivered, and is out already"
+        assert item.not_before_us <= now_us, (
+            f"{self.name}: {item} was delivered {item.not_before_us - now_us} µs before its backoff was over"
+        )
+        assert key not in self.parked, f"{self.name}: {item} was delivered, and its key is parked"
+        for other in before:
+            assert other.lease, f"{self.name}: {item} overtook {other}"
+            assert other.lease.consumer is consumer, f"{self.name}: {item} and {other} went to different consumers"
+        window = self.options.max_outstanding_per_key if key else 1
+        assert len(before) < window, f"{self.name}: {item} was delivered with {len(before)} of its key out"
+
+    def _check_flow(self, item: Item) -> None:
+        flow, out = self.options.flow_control, self.out()
+        if flow is None:
+            return
+        assert len(out) < flow.max_messages, f"{self.name}: {item} was delivered with {len(out)} messages out"
+        assert self._fits(item), f"{self.name}: {item} was delivered, {item.size} bytes on top of {self._out_bytes()}"
+
+    def _fits(self, item: Item) -> bool:
+        """Within the bytes that may be out; a message larger than all of them goes alone."""
+        flow = self.options.flow_control
+        return flow is None or not self.out() or self._out_bytes() + item.size <= flow.max_bytes
+
+    def _out_bytes(self) -> int:
+        return sum(item.size for item in self.out())
+
+    def must_give(self, now_us: int, consumer: object = None) -> Item | None:
+        """One of the items that a consumer has to get if it asks now; None if there is none."""
+        flow, due = self.options.flow_control, list(self._due(now_us, consumer))
+        if flow is not None:
+            if len(self.out()) >= flow.max_messages or (self.out() and self._out_bytes() >= flow.max_bytes):
+                return None
+            # A message that others have passed for as long as a lease lasts may make them wait for it.
+            patience_us = _us(self.options.ack_deadline_seconds)
+            if any(item.passed_over_us is not None and now_us - item.passed_over_us >= patience_us for item in due):
+                return None
+        return next((item for item in due if self._fits(item)), None)
+
+    def _note_passed_over(self, now_us: int, consumer: object) -> None:
+        for item in self._due(now_us, consumer):
+            if not self._fits(item) and item.passed_over_us is None:
+                item.passed_over_us = now_us
+
+    def _due(self, now_us: int, consumer: object) -> Iterator[Item]:
+        """Every item that has to be given to who asks now: the next of each key, and all without a key."""
+        for lane in self.lanes():
+            key = self.key_of(lane[0])
+            out = [item for item in lane if item.lease]
+            waiting = [item for item in lane if not item.lease]
+            told = [item for item in waiting if not self._passed_in_silence(item, now_us)]
+            if (
+                told
+                and len(out) < (self.options.max_outstanding_per_key if key else 1)
+                and all(item.lease and item.lease.consumer is consumer for item in out)
+                and all(item.not_before_us <= now_us for item in waiting)
+                and key not in self.held_keys(now_us)
+            ):
+                yield told[0]
+
+    def _check_oldest_first(self, items: list[Item], now_us: int) -> None:
+        free = [item.position for item in items if not self.key_of(item)]
+        assert free == sorted(free), f"{self.name}: not the oldest first: {free}"
+        for item in self._due(now_us, None):
+            if free and not self.key_of(item):
+                assert item.position > free[-1], f"{self.name}: {free[-1]} was delivered before {item}, which is older"
+
+    # -- how it ends -------------------------------------------------------------------------------
+
+    def leased(self, ack_id: str) -> Item | None:
+        return next((item for item in self.items if item.lease and item.lease.ack_id == ack_id), None)
+
+    def ack(self, item: Item) -> None:
+        self.items.remove(item)
+        self.counters.acked += not item.gap
+
+    def take_back(self, failed: Sequence[Item], now_us: int) -> None:
+        """Failed deliveries end, and with each of them all that is out behind it in its key."""
+        for item in failed:
+            lane = self.lane(item)
+            for other in lane[lane.index(item) :]:
+                if other.lease:
+                    other.lease = None
+                    other.waiting_since_us = now_us
+            item.failures += not item.gap
+
+    def release(self, items: Sequence[Item], now_us: int) -> None:
+        """Consumers give these back, and nobody is to blame."""
+        for item in items:
+            item.lease = None
+            item.waiting_since_us = now_us
+
+    def fails_too_often(self, item: Item) -> bool:
+        policy, on_poison = self.options.dead_letter_policy, self.options.on_poison
+        if item.gap or on_poison == "block":
+            return False
+        if policy is not None:
+            return item.failures >= policy.max_delivery_attempts
+        return on_poison == "park_key" and item.failures >= 5
+
+    def parks(self, item: Item) -> bool:
+        """Whether a message that fails too often stops its key."""
+        return self.options.on_poison == "park_key" and self.key_of(item) != ""
+
+    def backoff_us(self, item: Item) -> int:
+        """How long a message waits that has just failed, and its key with it."""
+        if item.gap or self.options.retry_policy is None:
+            return 0
+        policy = self.options.retry_policy
+        return _us(min(policy.minimum_backoff * 2 ** (item.failures - 1), policy.maximum_backoff))
+
+    def retry_later(self, failed: Sequence[Item], now_us: int) -> None:
+        """Messages that failed keep their places; they and their keys wait for the backoff."""
+        for item in sorted(failed, key=lambda item: item.position, reverse=True):
+            item.not_before_us = now_us + self.backoff_us(item)
+            if self.key_of(item) and item.not_before_us > now_us:
+                self._hold_for(item)
+
+    def park(self, poison: Sequence[Item]) -> None:
+        """The keys of these messages wait for somebody to look at them."""
+        for item in sorted(poison, key=lambda item: item.position):
+            if item.stored.key not in self.parked:
+                self.parked.add(item.stored.key)
+                self.waits_for[item.stored.key] = item
+
+    def give_up(self, item: Item, reason: str) -> None:
+        """The message will not come (any more); where order is promised, its hole keeps its place."""
+        if self.key_of(item):
+            item.gap = reason
+            item.failures = 0
+        else:
+            self.items.remove(item)
+
+    def _clear(self, item: Item) -> None:
+        """An outdated message goes."""
+        if not item.gap:
+            self.counters.outdated += 1
+            self.give_up(item, "expired")
+
+    def resume(self, key: str, now_us: int) -> None:
+        """The key goes on, as if the message that it waits for had never failed."""
+        self._go_on(key, now_us).failures = 0
+
+    def skip(self, key: str, now_us: int) -> Item:
+        """The key goes on without the message that it waits for. Returns that."""
+        item = self._go_on(key, now_us)
+        if not item.gap:  # it may have become too old meanwhile
+            self.give_up(item, "skipped")
+            self.counters.skipped += 1
+        return item
+
+    def _go_on(self, key: str, now_us: int) -> Item:
+        if key not in self.held_keys(now_us):
+            raise KeyNotBlocked(key)
+        self.parked.discard(key)
+        self.held_until_us.pop(key, None)
+        for item in self.lane(self.waits_for[key]):
+            item.not_before_us = 0
+        return self.waits_for[key]
+
+    # -- replay and change -------------------------------------------------------------------------
+
+    def start_over(self, stored: Iterable[Stored], now_us: int) -> None:
+        """These are the backlog now, as if they had just been published."""
+        self.forgotten += len(self.messages())
+        self.items = [Item(one, now_us) for one in sorted(stored, key=lambda one: one.position)]
+        self.accepted += len(self.items)
+        self.parked.clear()
+        self.held_until_us.clear()
+
+    def update(self, options: SubscriptionOptions, now_us: int) -> None:
+        before, self.options = self.options, options
+        self.passes_over |= options.flow_control is not None
+        window = options.max_outstanding_per_key != before.max_outstanding_per_key
+        if self.ordered == before.enable_message_ordering and not (self.ordered and window):
+            return
+        self.release(self.out(), now_us)
+        if not self.ordered:
+            # Keys are no more, and what waited for its key waits no longer.
+            for item in self.items:
+                item.not_before_us = 0 if item.stored.key else item.not_before_us
+            self.parked.clear()
+            self.held_until_us.clear()
+        elif not before.enable_message_ordering:
+            for item in reversed(self.items):
+                if self.key_of(item) and item.not_before_us > now_us:
+                    self._hold_for(item)
+
+    def _hold_for(self, item: Item) -> None:
+        key = self.key_of(item)
+        self.held_until_us[key] = max(self.held_until_us.get(key, 0), item.not_before_us)
+        if key not in self.parked:
+            self.waits_for[key] = item
+
+    # -- what the broker says ----------------------------------------------------------------------
+
+    def check_metrics(self, metrics: Metrics, blocked: Sequence[BlockedKey], now_us: int) -> None:
+        """The broker counts as the model does."""
+        negative = {name: count for name, count in asdict(metrics.counters).items() if count < 0}
+        assert not negative, f"{self.name}: negative counters: {negative}"
+        self._see_cleared(metrics.counters.outdated, now_us)
+        messages, size = self.backlog()
+        counted: dict[str, float] = {"backlog_messages": messages, "outstanding_messages": len(self.out())}
+        counted |= {"outstanding_bytes": self._out_bytes(), "parked_keys": len(self.parked)}
+        if not self.cleared:
+            publish_us = min((item.stored.publish_us for item in self.messages()), default=now_us)
+            counted |= {"backlog_bytes": size, "oldest_unacked_seconds": (now_us - publish_us) / MICROSECONDS}
+        said = {name: getattr(metrics, name) for name in counted}
+        for counter in fields(Counters):
+            if counter.name not in ("outdated", "redelivered"):
+                counted[counter.name] = getattr(self.counters, counter.name)
+                said[counter.name] = getattr(metrics.counters, counter.name)
+        wrong = {name: (said[name], counted[name]) for name in counted if said[name] != counted[name]}
+        assert not wrong, f"{self.name}: (said, true): {wrong}"
+        # Whether a message counts that had a lease and did not fail is left open.
+        redelivered = range(self.redelivered_after_failure, self.counters.redelivered + 1)
+        assert metrics.counters.redelivered in redelivered, (
+            f"{self.name}: redelivered {metrics.counters.redelivered}, not {redelivered}"
+        )
+        self._check_blocked(blocked, now_us)
+
+    def _see_cleared(self, outdated: int, now_us: int) -> None:
+        """Follow the broker in clearing away: any of the outdated at any time, but none for too long."""
+        there = self.outdated(now_us)
+        self.cleared = outdated - self.counters.outdated
+        assert 0 <= self.cleared <= len(there), f"{self.name}: {self.cleared} cleared away, {len(there)} outdated"
+        retention_us = _us(self.options.message_retention_duration)
+        overdue = [
+            item
+            for item in there
+            if now_us > max(item.waiting_since_us, item.stored.stored_us + retention_us) + CLEARED_WITHIN_US
+        ]
+        assert self.cleared >= len(overdue), f"{self.name}: still there, long outdated: {overdue[0]}"
+        if self.cleared == len(there):
+            self.cleared = 0
+            for item in there:
+                self._clear(item)
+
+    def _check_blocked(self, blocked: Sequence[BlockedKey], now_us: int) -> None:
+        said = sorted((key.ordering_key, key.reason) for key in blocked if key.reason != "out")
+        true = [(key, "parked" if key in self.parked else "backoff") for key in self.held_keys(now_us)]
+        assert said == true, f"{self.name}: blocked keys, said {said}, true {true}"
+        for key in blocked:
+            if key.reason != "out":
+                item = self.waits_for[key.ordering_key]
+                failures = key.failures if item in self.outdated(now_us) else item.failures
+                assert (key.position, key.failures) == (item.position, failures), (
+                    f"{self.name}: {item} blocks, not {key}"
+                )
+
+    def check_drained(self, counters: Counters) -> None:
+        """Nothing is left, and all that ever came went one of the ways there are."""
+        left = [str(item) for item in self.messages()]
+        assert not left, f"{self.name}: never delivered: {left}"
+        gone = counters.acked + counters.dead_lettered + counters.outdated + counters.skipped + self.forgotten
+        assert gone == self.accepted, f"{self.name}: {self.accepted} accepted, {gone} gone: {counters}"
+
+
+class BrokerModel:
+    """Topics, subscriptions and time. Refuses what the broker has to refuse, with the same kind of error."""
+
+    def __init__(self, now_us: int) -> None:
+        self.now_us = now_us
+        self.topics: dict[str, TopicModel] = {}
+        self.subscriptions: dict[str, SubscriptionModel] = {}
+        self.waiting: dict[str, list[Waiting]] = {}  # publishers that wait for room, by topic
+        self._ack_ids: set[str] = set()
+        self._ids: set[str] = set()
+
+    def topic(self, name: str) -> TopicModel:
+        if name not in self.topics:
+            raise TopicNotFound(name)
+        return self.topics[name]
+
+    def subscription(self, name: str) -> SubscriptionModel:
+        if name not in self.subscriptions:
+            raise SubscriptionNotFound(name)
+        return self.subscriptions[name]
+
+    def subscriptions_of(self, topic: str) -> list[SubscriptionModel]:
+        return [one for one in self.subscriptions.values() if one.topic == topic and not one.detached]
+
+    def register_topic(self, name: str, retention_seconds: float = 0) -> None:
+        if name in self.topics:
+            raise TopicAlreadyExists(name)
+        self.topics[name] = TopicModel(name, _us(retention_seconds))
+        self.let_in()
+
+    def unregister_topic(self, name: str) -> None:
+        self.topic(name)
+        for subscription in self.subscriptions_of(name):
+            subscription.start_over((), self.now_us)
+            subscription.detached = True
+        del self.topics[name]
+        self.let_in()
+
+    def register_subscription(
+        self, name: str, topic: str, options: SubscriptionOptions, matches: Matches, sees_gaps: bool = False
+    ) -> None:
+        self.topic(topic)
+        if name in self.subscriptions:
+            raise SubscriptionAlreadyExists(name)
+        self.subscriptions[name] = SubscriptionModel(name, topic, options, matches, sees_gaps)
+        self.let_in()
+
+    def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
+        self.subscription(name).update(options, self.now_us)
+        self._forget_what_nobody_retains()
+        self.let_in()
+
+    def unregister_subscription(self, name: str) -> None:
+        self.subscription(name)
+        del self.subscriptions[name]
+        self._forget_what_nobody_retains()
+        self.let_in()
+
+    # -- messages in -------------------------------------------------------------------------------
+
+    def publish(self, topic: str, messages: Sequence[Message], answer: Pending[list[str]]) -> None:
+        """A batch is published: stored at once, or when there is room for it, as the answer must show."""
+        self.waiting.setdefault(topic, []).append(Waiting(messages, answer))
+        self.let_in()
+
+    def let_in(self) -> None:
+        """Answer all who wait and need not any more, in the order in which they came."""
+        for topic, batches in list(self.waiting.items()):
+            while batches and not (problem := self._problem(topic, batches[0].messages)).waits:
+                waiting = batches.pop(0)
+                assert waiting.answer.done(), f"a batch for {topic!r} waits, but it need not: {problem}"
+                said = waiting.answer.exception()
+                assert type(said) is problem.error, f"a publish to {topic!r} had to end in {problem}, not in {said!r}"
+                if said is None:
+                    self._store(topic, waiting)
+            if not batches:
+                del self.waiting[topic]
+
+    def check_waiting(self) -> None:
+        """Nobody who waits for room has been answered."""
+        for topic, batches in self.waiting.items():
+            for waiting in batches:
+                assert not waiting.answer.done(), f"there is no room in {topic!r}, but a batch was answered"
+
+    def _problem(self, topic: str, messages: Sequence[Message]) -> Problem:
+        """Why a batch cannot be stored now, if there is a reason."""
+        if topic not in self.topics:
+            return Problem(TopicNotFound)
+        batch = self._as_stored(self.topics[topic], messages)
+        full = [subscription for subscription in self.subscriptions_of(topic) if subscription.refused(batch)]
+        if any(subscription.options.queue_limits.when_full == "error" for subscription in full):
+            return Problem(QueueFull)
+        # A batch larger than the whole queue is let in when that is empty.
+        return Problem(waits=any(one.options.queue_limits.when_full == "block" and one.messages() for one in full))
+
+    def _store(self, topic: str, waiting: Waiting) -> None:
+        batch, ids = self._as_stored(self.topic(topic), waiting.messages), waiting.answer.result()
+        assert len(ids) == len(batch), f"{len(ids)} ids for {len(batch)} messages"
+        for stored, message_id in zip(batch, ids, strict=True):
+            self._name(stored, message_id)
+        self._append(topic, batch)
+
+    def _as_stored(self, topic: TopicModel, messages: Sequence[Message]) -> list[Stored]:
+        return [
+            Stored(position, message.ordering_key or "", message.data, message.attributes, self.now_us, self.now_us)
+            for position, message in enumerate(messages, topic.next_position)
+        ]
+
+    def _name(self, stored: Stored, message_id: str) -> None:
+        if not stored.id:
+            assert message_id not in {*self._ids, ""}, f"no id, or one that was used before: {message_id!r}"
+            self._ids.add(message_id)
+            stored.id = message_id
+        assert stored.id == message_id, f"{stored.id!r} was delivered as {message_id!r}"
+
+    def _append(self, topic: str, batch: list[Stored]) -> None:
+        self.topics[topic].next_position += len(batch)
+        if self._retention_us(topic):
+            self.topics[topic].log += batch
+        for subscription in self.subscriptions_of(topic):
+            subscription.accept(batch, self.now_us)
+
+    def _retention_us(self, topic: str) -> int:
+        return max(
+            self.topics[topic].retention_us,
+            *(
+                _us(one.options.message_retention_duration)
+                for one in self.subscriptions_of(topic)
+                if one.options.retain_acked_messages
+            ),
+            0,
+        )
+
+    def _forget_what_nobody_retains(self) -> None:
+        for topic in self.topics.values():
+            if not self._retention_us(topic.name):
+                topic.log.clear()
+
+    # -- messages out ------------------------------------------------------------------------------
+
+    def check_pull(self, name: str, pulled: Sequence[Message], max_messages: int, consumer: object = None) -> None:
+        """What the broker returned is what it may and must return. The messages are out from now on."""
+        items = self.subscription(name).check_pull(pulled, max_messages, self.now_us, consumer)
+        for item, message in zip(items, pulled, strict=True):
+            assert message.ack_id not in self._ack_ids, f"an ack id was used twice: {message.ack_id!r}"
+            self._ack_ids.add(message.ack_id)
+            if not item.gap:
+                self._name(item.stored, message.id)
+        self.let_in()
+
+    def ack(self, *ack_ids: str) -> list[str]:
+        """Returns the ack ids that are not valid, or no longer."""
+        leased, invalid = self._leased(ack_ids)
+        for subscription, items in leased:
+            for item in items:
+                subscription.ack(item)
+            self.let_in()
+        return invalid
+
+    def nack(self, *ack_ids: str) -> list[str]:
+        """Returns the ack ids that are not valid, or no longer."""
+        leased, invalid = self._leased(ack_ids)
+        for subscription, items in leased:
+            subscription.counters.nacked += len(items)
+            self._fail(subscription, items)
+        return invalid
+
+    def modify_ack_deadline(self, seconds: float, *ack_ids: str) -> list[str]:
+        """Returns the ack ids that are not valid, or no longer."""
+        if seconds == 0:
+            return self.nack(*ack_ids)
+        leased, invalid = self._leased(ack_ids)
+        for _, items in leased:
+            for item in items:
+                assert item.lease
+                item.lease.deadline_us = self.now_us + _us(seconds)
+        return invalid
+
+    def release(self, *ack_ids: str) -> None:
+        """Leases that a consumer gives back without having begun."""
+        for subscription, items in self._leased(ack_ids)[0]:
+            subscription.release(items, self.now_us)
+        self.let_in()
+
+    def _leased(self, ack_ids: Sequence[str]) -> tuple[list[tuple[SubscriptionModel, list[Item]]], list[str]]:
+        """What the ack ids stand for, by subscription, and those that stand for nothing."""
+        found: dict[str, list[Item]] = {}
+        invalid: list[str] = []
+        for ack_id in ack_ids:
+            holders = [one for one in self.subscriptions.values() if one.leased(ack_id)]
+            for subscription in holders:
+                found.setdefault(subscription.name, []).append(subscription.leased(ack_id))  # type: ignore[arg-type]
+            invalid += [] if holders else [ack_id]
+        return [(self.subscriptions[name], items) for name, items in found.items()], invalid
+
+    def _fail(self, subscription: SubscriptionModel, failed: Sequence[Item]) -> None:
+        """Deliveries that ended in a nack or in silence, all at once."""
+        subscription.take_back(failed, self.now_us)
+        too_often = [item for item in failed if subscription.fails_too_often(item)]
+        poison = [item for item in too_often if subscription.parks(item)]
+        letters = [item for item in too_often if item not in poison and subscription.options.dead_letter_policy]
+        if letters and self._dead_letter(subscription, letters):
+            subscription.counters.dead_lettered += len(letters)
+        else:
+            subscription.counters.dead_letter_failures += len(letters)
+            letters = []
+        subscription.park(poison)
+        subscription.retry_later([item for item in failed if item not in poison and item not in letters], self.now_us)
+        self.let_in()
+
+    def _dead_letter(self, subscription: SubscriptionModel, letters: list[Item]) -> bool:
+        """Publish to the dead-letter topic and remove, in one step; False if the topic does not take them."""
+        policy = subscription.options.dead_letter_policy
+        assert policy is not None
+        topic = self.topics.get(policy.dead_letter_topic)
+        if topic is None:
+            return False
+        in_order = sorted(letters, key=lambda item: item.position)
+        batch = [
+            Stored(position, old.key, old.data, old.attributes, old.publish_us, self.now_us)
+            for position, old in enumerate((item.stored for item in in_order), topic.next_position)
+        ]
+        for audience in self.subscriptions_of(topic.name):
+            waits_for_ever = audience.options.queue_limits.when_full == "block" and not audience.messages()
+            if audience.refused(batch) and not waits_for_ever:
+                return False
+        for item in letters:
+            subscription.give_up(item, "dead_lettered")
+        self._append(topic.name, batch)
+        return True
+
+    # -- keys and replay ---------------------------------------------------------------------------
+
+    def resume_key(self, name: str, key: str) -> None:
+        self.subscription(name).resume(key, self.now_us)
+        self.let_in()
+
+    def skip(self, name: str, key: str) -> Stored:
+        """Returns the message that is given up."""
+        item = self.subscription(name).skip(key, self.now_us)
+        self.let_in()
+        return item.stored
+
+    def seek(self, name: str, *, position: int | None = None, time_us: int = 0) -> None:
+        subscription = self.subscription(name)
+        if subscription.detached:
+            raise FailedPrecondition(f"{name} is detached")
+        if position is not None:
+            self._check_position(subscription, position)
+        replayed = {
+            one.position: one for one in self._retained(subscription.topic) if subscription.matches(one.attributes)
+        }
+        replayed |= {item.position: item.stored for item in subscription.messages()}
+        subscription.start_over(
+            [
+                one
+                for one in replayed.values()
+                if (one.position >= position if position is not None else one.stored_us >= time_us)
+            ],
+            self.now_us,
+        )
+        self.let_in()
+
+    def _check_position(self, subscription: SubscriptionModel, position: int) -> None:
+        end = self.topics[subscription.topic].next_position
+        if not 0 <= position <= end:
+            raise InvalidArgument(f"position {position}")
+        known = [one.position for one in self._retained(subscription.topic)]
+        known += [item.position for item in subscription.items]
+        if position < min(known, default=end):
+            raise NotRetained(position, min(known, default=end))
+
+    def _retained(self, topic: str) -> list[Stored]:
+        oldest_us = self.now_us - self._retention_us(topic)
+        return [stored for stored in self.topics[topic].log if stored.stored_us >= oldest_us]
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def deadlines_us(self) -> list[int]:
+        """When leases will be over, the next first."""
+        return sorted(item.lease.deadline_us for one in self.subscriptions.values() for item in one.items if item.lease)
+
+    def advance(self, until_us: int) -> None:
+        """Time passes: each lease ends at its time."""
+        while (due := self.deadlines_us()) and due[0] <= until_us:
+            self.now_us = due[0]
+            for subscription in self.subscriptions.values():
+                over = [item for item in subscription.out() if item.lease and item.lease.deadline_us <= self.now_us]
+                if over:
+                    subscription.counters.expired += len(over)
+                    self._fail(subscription, over)
+        self.now_us = until_us
+
+
+def _check_same(stored: Stored, message: Message) -> None:
+    """What was delivered is what was published."""
+    assert message.publish_time is not None
+    since_1970 = round(message.publish_time.timestamp() * MICROSECONDS)
+    delivered = (message.ordering_key or "", message.data, dict(message.attributes), message.length, since_1970)
+    published = (stored.key, stored.data, dict(stored.attributes), len(stored.data), stored.publish_us)
+    assert delivered == published, f"published: {published}, delivered: {delivered}"
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * MICROSECONDS)
