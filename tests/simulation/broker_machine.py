@@ -90,7 +90,17 @@ options = st.fixed_dictionaries(
 changes = st.sampled_from(list(choices)).flatmap(lambda name: choices[name].map(lambda value: {name: value}))
 # Rules that undo much have their turn only now and then, so that there is something to undo.
 now_and_then = precondition(lambda machine: machine.steps % 4 == 3)
-STEPS = ("instant", "second", "minute", "before deadline", "to deadline", "past deadline", "to retry", "week")
+STEPS = (
+    "instant",
+    "second",
+    "minute",
+    "before deadline",
+    "to deadline",
+    "past deadline",
+    "to retry",
+    "to retry",
+    "week",
+)
 
 
 class Consumer:
@@ -179,8 +189,6 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def register_subscription(self, name: str, chosen: Mapping[str, Any], sees_gaps: bool) -> None:
         asked = SubscriptionOptions(**self.legal(name, chosen))
-        if parks_with_backoff(asked):  # KNOWN
-            asked = merge(asked, {"retry_policy": None})
         new = name not in self.model.subscriptions
         self.both(
             lambda: self.broker.register_subscription(name, TOPIC_OF[name], asked),
@@ -211,8 +219,6 @@ class BrokerMachine(RuleBasedStateMachine):
             legal.pop("retain_acked_messages", None)  # so that a topic keeps messages for a week or not at all
         if legal.get("on_poison") == "park_key":
             legal["enable_message_ordering"] = True
-        if legal.get("flow_control"):  # KNOWN: a_message_that_did_go_out_makes_nobody_wait_for_it
-            legal["flow_control"] = FlowControl(legal["flow_control"].max_messages)
         return legal
 
     @now_and_then
@@ -237,33 +243,9 @@ class BrokerMachine(RuleBasedStateMachine):
     def update_subscription(self, which: int, chosen: dict[str, Any]) -> None:
         name = self.name(which)
         changed = self.legal(name, chosen)
-        if self.meets_known_bug(name, changed):  # KNOWN
-            return
         self.both(
             lambda: self.broker.update_subscription(name, changed),
             lambda: self.model.update_subscription(name, merge(self.model.subscription(name).options, changed)),
-        )
-
-    # KNOWN: what follows keeps away from cases in test_generated_histories.py that fail. Each goes with its fix.
-    def meets_known_bug(self, name: str, changed: Mapping[str, Any]) -> bool:
-        if name not in self.model.subscriptions:
-            return False
-        subscription = self.model.subscriptions[name]
-        before, after = (
-            subscription.options,
-            outcome(lambda: merge(subscription.options, changed))[0] or subscription.options,
-        )
-        ordered = before.enable_message_ordering, after.enable_message_ordering
-        windows = before.max_outstanding_per_key, after.max_outstanding_per_key
-        if ordered[0] == ordered[1] and windows[0] == windows[1]:
-            return parks_with_backoff(after)
-        return (
-            parks_with_backoff(after)
-            or not any(ordered)  # a_window_is_no_rule_of_order_where_there_is_no_order
-            or any(  # a_backoff_goes_on_when_the_rules_of_order_change
-                item.not_before_us > self.model.now_us and not subscription.key_of(item) for item in subscription.items
-            )
-            or any(item.gap for item in subscription.out())  # a_gap_record_is_not_counted_as_redelivered
         )
 
     # -- messages ----------------------------------------------------------------------------------
@@ -285,6 +267,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.publish([(key, 10, "")] * count, TOPIC)
 
     @now_and_then
+    @precondition(lambda self: self.when_full != "block")  # if it were accepted, it might wait for ever
     @rule(draft=drafts, invalid=st.sampled_from(INVALID), first=st.booleans())
     def publish_with_an_invalid_message(
         self, draft: tuple[str | None, int, str], invalid: Message, first: bool
@@ -370,8 +353,6 @@ class BrokerMachine(RuleBasedStateMachine):
         if name in self.model.subscriptions:
             self.sound = False
             source = self.consumers[name][consumer]
-            if any(item.gap for item in self.model.subscriptions[name].out()):  # KNOWN
-                return
             held = [item.lease for item in self.model.subscriptions[name].out() if item.lease]
             ack_ids = [lease.ack_id for lease in held if lease.consumer is source]
             self.broker.release(name, [int(ack_id.rpartition("-")[2]) for ack_id in ack_ids], source)
@@ -552,11 +533,6 @@ class BrokerMachine(RuleBasedStateMachine):
             self.model.check_pull(name, pulled, 100)
             if not pulled:
                 return
-
-
-def parks_with_backoff(options: SubscriptionOptions) -> bool:
-    """KNOWN: a_key_is_parked_for_the_message_that_failed_too_often."""
-    return options.on_poison == "park_key" and options.retry_policy is not None and options.max_outstanding_per_key > 1
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, InorderError | None]:

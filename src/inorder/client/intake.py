@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import TypeAlias
 
 from inorder.clock import MICROSECONDS, Timer
@@ -85,21 +85,17 @@ class Intake:
         """
         while True:
             with self._lock:
-                message = self._next_ready()
-            if message is not None or not self._refill():
-                return message
+                while not self._stopped and (taken := self._lanes.take(1)):
+                    message = taken[0][2]
+                    if message._lease in self._held:
+                        return message
+                    self._lanes.done(taken)  # its lease was lost while it waited: it will come again
+            if not self._refill():
+                return None
 
     def more(self) -> bool:
         """Whether another message is ready here."""
         return self._lanes.any_ready()
-
-    def _next_ready(self) -> Message | None:
-        while not self._stopped and (taken := self._lanes.take(1)):
-            message = taken[0][2]
-            if message._lease in self._held:
-                return message
-            self._lanes.done(taken)  # its lease was lost while it waited: it will come again
-        return None
 
     def _refill(self) -> bool:
         """Take what the broker has and flow control allows; whether that was anything."""
@@ -122,16 +118,15 @@ class Intake:
         return False
 
     def _hold(self, messages: list[Message]) -> None:
-        until_us = self._clock.now_us() + self._deadline_us
-        held: list[Held] = []
-        for message in messages:
-            record = message._record
-            self._held[message._lease] = message
-            self._held_bytes += record[SIZE]
-            self._until_us[message._lease] = until_us
-            held.append((record[POSITION], record[KEY], message))
-        self._lanes.put(held)
-        if held and self._timer is None:
+        if not messages:
+            return
+        leases = [message._lease for message in messages]
+        records = [message._record for message in messages]
+        self._held.update(zip(leases, messages, strict=True))
+        self._until_us.update(dict.fromkeys(leases, self._clock.now_us() + self._deadline_us))
+        self._held_bytes += sum([record[SIZE] for record in records])
+        self._lanes.put([(record[0], record[1], message) for record, message in zip(records, messages, strict=True)])
+        if self._timer is None:
             self._set_timer()
 
     def finished(self, message: Message) -> None:
@@ -157,7 +152,8 @@ class Intake:
             first = not self._acks and not self._nacks
             self._acks[lease] = answer
             passed_on = self._let_go(lease)
-        self._flush_soon(first)
+        if first or self._flush_later is None:
+            self._flush_soon(first)
         if passed_on:
             self._wake()
         return answer
@@ -208,10 +204,13 @@ class Intake:
             self._keep_leases()  # where one was lost, others may have been
         if nacks:
             self._after_nacks(nacks)
+        if failed is None and not over:
+            Pending.set_results(chain(acks.values(), nacks.values()), repeat(None))
+            return
         for lease, answer in chain(acks.items(), nacks.items()):
             if failed is not None:
                 answer.set_exception(failed)
-            elif over and lease in over:
+            elif lease in over:
                 answer.set_exception(InvalidAckId(f"{self.ack_id_prefix}{lease}"))
             else:
                 answer.set_result(None)

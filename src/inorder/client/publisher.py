@@ -31,11 +31,10 @@ _log = logging.getLogger(__name__)
 class KeyBatch:
     """Messages of one key that are sent together, and who waits for their ids."""
 
-    __slots__ = ("answers", "due_us", "entries", "key", "size")
+    __slots__ = ("answers", "entries", "key", "size")
 
-    def __init__(self, key: str, due_us: int) -> None:
+    def __init__(self, key: str) -> None:
         self.key = key
-        self.due_us = due_us
         self.entries: list[Entry] = []
         self.answers: list[Pending[str]] = []
         self.size = 0
@@ -84,7 +83,7 @@ class Publisher:
         self._lock = threading.Lock()
         self._todo: deque[Callable[[], object]] = deque()  # once the lock is free
         self._options = PublishOptions()
-        self._collecting: dict[str, KeyBatch] = {}  # the first of them is due first
+        self._collecting: dict[str, KeyBatch] = {}
         self._timer: Timer | None = None
         self._under_way: set[str] = set()  # keys with a request that is not answered
         self._behind: dict[str, deque[KeyBatch]] = {}  # batches that wait for their key
@@ -112,7 +111,8 @@ class Publisher:
         try:
             entry = make_entry(data, attributes, ordering_key)
             with self._lock:
-                self._check_allowed((entry[0],))
+                if self._closed or self._paused or self._options.message_ordering is False:
+                    self._check_allowed((entry[0],))
                 self._unanswered.add(answer)
                 alone = not self._messages and not self._options.batching.max_milliseconds
                 if alone:
@@ -123,7 +123,8 @@ class Publisher:
             return Pending.failed(error)
         if alone:
             self._publish_alone(entry, answer)
-        self._do()
+        if self._todo:
+            self._do()
         if admitted is not None:
             _wait_unless_on_a_loop(admitted)
         return answer
@@ -254,10 +255,10 @@ class Publisher:
             self._send([self._collecting.pop(key)])
             batch = None
         if batch is None:
-            due_us = self._transport.clock.now_us() + round(batching.max_milliseconds * 1000)
-            batch = self._collecting[key] = KeyBatch(key, due_us)
+            batch = self._collecting[key] = KeyBatch(key)
         batch.add(entry, answer)
-        self._count(1, entry[3])
+        self._messages += 1
+        self._bytes += entry[3]
         full = len(batch.entries) >= batching.max_messages or batch.size >= batching.max_bytes
         if full or not batching.max_milliseconds:
             self._send([self._collecting.pop(key)])
@@ -269,16 +270,14 @@ class Publisher:
         self._bytes += size
 
     def _set_timer(self) -> None:
-        if first := next(iter(self._collecting.values()), None):
-            self._timer = self._transport.clock.call_at(first.due_us, self._on_timer)
+        """When its time comes, all that is collected goes, so that no message waits longer than it may."""
+        due_us = self._transport.clock.now_us() + round(self._options.batching.max_milliseconds * 1000)
+        self._timer = self._transport.clock.call_at(due_us, self._on_timer)
 
     def _on_timer(self) -> None:
         with self._lock:
             self._timer = None
-            now_us = self._transport.clock.now_us()
-            due = [key for key, batch in self._collecting.items() if batch.due_us <= now_us]
-            self._send([self._collecting.pop(key) for key in due])
-            self._set_timer()
+            self._send_collected()
         self._do()
 
     # -- what is under way -------------------------------------------------------------------------
@@ -369,8 +368,7 @@ class Publisher:
         self._waiting = deque(waiting for waiting in self._waiting if waiting.entry[0] not in keys)
 
     def _succeed(self, answers: Sequence[Pending[Any]], results: Sequence[Any]) -> None:
-        for answer, result in zip(answers, results, strict=True):
-            answer.set_result(result)
+        Pending.set_results(answers, results)
         self._unanswered.difference_update(answers)
 
     def _fail(self, answers: Sequence[Pending[Any]], error: BaseException) -> None:

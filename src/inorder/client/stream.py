@@ -322,7 +322,8 @@ class LoopCrew(Crew):
                 message = self._intake.next()
                 if message is None:
                     return
-                self._add_worker()
+                if self._spare is None:
+                    self._add_worker()
                 await self._handle(message)
             self._add_worker()  # which goes on when others on the loop had their turn
         except InorderError as error:  # the broker does not know this consumer any more

@@ -71,6 +71,7 @@ class Item:
     waiting_since_us: int
     failures: int = 0
     not_before_us: int = 0  # its own backoff is over then
+    ready_us: int = 0  # when it has to be ready, if that is later
     was_out: bool = False
     gap: str = ""  # why only the hole is left
     count: int = 1  # of messages that the hole stands for
@@ -127,6 +128,7 @@ class SubscriptionModel:
         self.parked: set[str] = set()
         self.held_until_us: dict[str, int] = {}
         self.waits_for: dict[str, Item] = {}  # the message because of which a key is parked or held
+        self.undecided: set[str] = set()  # keys that wait for several; for which, the broker says
         self.counters = Counters()
         self.redelivered_after_failure = 0
         self.cleared = 0  # of the outdated ones; which, is not seen
@@ -340,7 +342,7 @@ class SubscriptionModel:
                 told
                 and len(out) < (self.options.max_outstanding_per_key if key else 1)
                 and all(item.lease and item.lease.consumer is consumer for item in out)
-                and all(item.not_before_us <= now_us for item in waiting)
+                and all(max(item.not_before_us, item.ready_us) <= now_us for item in waiting)
                 and key not in self.held_keys(now_us)
             ):
                 yield told[0]
@@ -463,15 +465,17 @@ class SubscriptionModel:
             return
         self.release(self.out(), now_us)
         if not self.ordered:
-            # Keys are no more, and what waited for its key waits no longer.
+            # Keys are no more. Whether what waited with its key waits as long is left open.
             for item in self.items:
-                item.not_before_us = 0 if item.stored.key else item.not_before_us
+                if until_us := self.held_until_us.get(item.stored.key):
+                    item.not_before_us, item.ready_us = 0, until_us
             self.parked.clear()
             self.held_until_us.clear()
         elif not before.enable_message_ordering:
             for item in reversed(self.items):
                 if self.key_of(item) and item.not_before_us > now_us:
                     self._hold_for(item)
+                    self.undecided.add(self.key_of(item))
 
     def _hold_for(self, item: Item) -> None:
         key = self.key_of(item)
@@ -529,11 +533,19 @@ class SubscriptionModel:
         assert said == true, f"{self.name}: blocked keys, said {said}, true {true}"
         for key in blocked:
             if key.reason != "out":
-                item = self.waits_for[key.ordering_key]
+                item = self._decide_waits_for(key)
                 failures = key.failures if item in self.outdated(now_us) else item.failures
                 assert (key.position, key.failures) == (item.position, failures), (
                     f"{self.name}: {item} blocks, not {key}"
                 )
+
+    def _decide_waits_for(self, said: BlockedKey) -> Item:
+        key = said.ordering_key
+        for item in self.items if key in self.undecided else ():
+            if item.position == said.position and self.key_of(item) == key and item.not_before_us:
+                self.waits_for[key] = item
+        self.undecided.discard(key)
+        return self.waits_for[key]
 
     def check_drained(self, counters: Counters) -> None:
         """Nothing is left, and all that ever came went one of the ways there are."""
