@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS, Timer
 from inorder.core.lanes import FreeLanes, Lanes
@@ -60,8 +61,11 @@ class Intake:
         self._held_bytes = 0
         self._until_us: dict[int, int] = {}  # when the lease of a held message is over unless it is extended
         self._left: dict[int, Message] = {}  # handled, but the answer is still to come or not sent yet
-        self._acks: dict[int, Pending[None]] = {}
-        self._nacks: dict[int, Pending[None]] = {}
+        # What happened since the last flush; appended to and drained without a lock.
+        self._acks: deque[tuple[int, Pending[None]]] = deque()
+        self._nacks: deque[tuple[int, Pending[None]]] = deque()
+        self._ended: deque[Message] = deque()  # their handlers have
+        self._flush_asked = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
         self._flush_later: Callable[[], None] | None = None
         self._timer: Timer | None = None
@@ -79,19 +83,27 @@ class Intake:
     # -- messages out ------------------------------------------------------------------------------
 
     def next(self) -> Message | None:
-        """A message whose turn it is, or None. Call `finished` when its handler has ended.
+        """A message whose turn it is, or None. Call `finished` when its handler has ended."""
+        messages = self.next_ones(1)
+        return messages[0] if messages else None
+
+    def next_ones(self, count: int) -> list[Message]:
+        """Up to so many messages whose turn it is, no two of one key. Call `finished` for each of them.
 
         Raises what keeps the broker from delivering here ever again.
         """
         while True:
             with self._lock:
-                while not self._stopped and (taken := self._lanes.take(1)):
-                    message = taken[0][2]
-                    if message._lease in self._held:
-                        return message
-                    self._lanes.done(taken)  # its lease was lost while it waited: it will come again
-            if not self._refill():
-                return None
+                taken = [] if self._stopped else self._lanes.take(count)
+                messages = [message for _, _, message in taken if message._lease in self._held]
+                if len(messages) < len(taken):  # leases were lost while they waited: those will come again
+                    self._lanes.done([held for held in taken if held[2]._lease not in self._held])
+            if messages or (not taken and not self._refill()):
+                return messages
+
+    def holds(self, message: Message) -> bool:
+        """Whether the lease of a message that was given out is still ours."""
+        return message._lease in self._held
 
     def more(self) -> bool:
         """Whether another message is ready here."""
@@ -131,14 +143,8 @@ class Intake:
 
     def finished(self, message: Message) -> None:
         """The handler has ended: the lease is no longer kept. Once it is answered, its key goes on."""
-        lease = message._lease
-        with self._lock:
-            if lease not in self._held and lease not in self._nacking:
-                self._pass_on(message)
-                return
-            self._left[lease] = message
-            if lease in self._held:
-                self._look_after(lease)
+        self._ended.append(message)
+        self._flush_soon()
 
     def _pass_on(self, message: Message) -> None:
         record = message._record
@@ -148,26 +154,15 @@ class Intake:
 
     def ack(self, lease: int) -> Pending[None]:
         answer: Pending[None] = Pending()
-        with self._lock:
-            first = not self._acks and not self._nacks
-            self._acks[lease] = answer
-            passed_on = self._let_go(lease)
-        if first or self._flush_later is None:
-            self._flush_soon(first)
-        if passed_on:
-            self._wake()
+        self._acks.append((lease, answer))
+        if not self._flush_asked:
+            self._flush_soon()
         return answer
 
     def nack(self, lease: int) -> Pending[None]:
         answer: Pending[None] = Pending()
-        with self._lock:
-            first = not self._acks and not self._nacks
-            self._nacks[lease] = answer
-            if lease in self._held:
-                # The key goes on when the broker knows, and has taken back what was out behind this one.
-                self._nacking[lease] = self._held[lease]._record[KEY]
-                self._let_go(lease)
-        self._flush_soon(first)
+        self._nacks.append((lease, answer))
+        self._flush_soon()
         return answer
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
@@ -181,19 +176,49 @@ class Intake:
                 self._look_after(lease)
         return Pending.of(None)
 
-    def _flush_soon(self, first: bool) -> None:
+    def _flush_soon(self) -> None:
         if self._flush_later is None:
             self.flush()
-        elif first:
+        elif not self._flush_asked:
+            self._flush_asked = True
             self._flush_later()
 
     def flush(self) -> None:
-        """Send the answers that were collected."""
-        with self._lock:
-            acks, self._acks = self._acks, {}
-            nacks, self._nacks = self._nacks, {}
-        if not acks and not nacks:
+        """Take in what happened, and send the answers that were collected."""
+        self._flush_asked = False
+        acks, nacks, ended = _drain(self._acks), _drain(self._nacks), _drain(self._ended)
+        if not acks and not nacks and not ended:
             return
+        with self._lock:
+            passed_on = False
+            for lease, _ in acks:
+                passed_on |= self._let_go(lease)
+            for lease, _ in nacks:
+                if lease in self._held:
+                    # The key goes on when the broker knows, and has taken back what was out behind this one.
+                    self._nacking[lease] = self._held[lease]._record[KEY]
+                    self._let_go(lease)
+            self._end(ended)
+        if acks or nacks:
+            self._send_answers(dict(acks), dict(nacks))
+        if passed_on:
+            self._wake()
+
+    def _end(self, messages: list[Message]) -> None:
+        """Their handlers have ended: keys go on, except where an answer is still to come."""
+        done: list[Held] = []
+        for message in messages:
+            lease = message._lease
+            if lease not in self._held and lease not in self._nacking:
+                record = message._record
+                done.append((record[0], record[1], message))
+                continue
+            self._left[lease] = message
+            if lease in self._held:
+                self._look_after(lease)
+        self._lanes.done(done)
+
+    def _send_answers(self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]]) -> None:
         failed: InorderError | None = None
         over: Sequence[int] = ()
         try:
@@ -318,6 +343,14 @@ class Intake:
         self._deliveries.close()
         self._release(waiting)
 
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Return messages that were given out, but that nobody has begun."""
+        with self._lock:
+            leases = [message._lease for message in messages if message._lease in self._held]
+            for lease in leases:
+                self._let_go(lease)
+        self._release(leases)
+
     def leave(self, message: Message) -> None:
         """Let a message's lease run out, whoever may answer it until then."""
         with self._lock:
@@ -339,3 +372,17 @@ class Intake:
             self._deliveries.release(leases, self)
         except InorderError as error:  # then they come back when their leases run out, if there is a broker at all
             _log.debug("messages could not be returned: %s", error)
+
+
+T = TypeVar("T")
+
+
+def _drain(queue: deque[T]) -> list[T]:
+    """Take everything out; others may put in or take out meanwhile."""
+    drained: list[T] = []
+    try:
+        while queue:
+            drained.append(queue.popleft())
+    except IndexError:  # another thread was faster
+        pass
+    return drained

@@ -64,4 +64,6 @@ class Session:
         with self._lock:
             self._finished = True
             publishers = [*self._publishers.values()]
-        return Pending.all([publisher.close() for publisher in publishers])
+        flushed = Pending.all([publisher.close() for publisher in publishers])
+        self.transport.stop_waiting()  # for room: our own subscribers are closed
+        return flushed

@@ -265,6 +265,7 @@ class LoopCrew(Crew):
         self._loop_thread = threading.get_ident()
         self._workers: set[asyncio.Task[None]] = set()
         self._spare: asyncio.Task[None] | None = None  # one that has not begun yet
+        self._ready: deque[Message] = deque()  # given out together, no two of one key; none is begun
         self._woken = False
         self._end = threading.Lock()  # taken once, by whoever ends it all
         super().__init__(transport, subscription, options, listeners)
@@ -319,9 +320,11 @@ class LoopCrew(Crew):
         self._spare = None
         try:
             for _ in range(BURST):
-                message = self._intake.next()
-                if message is None:
+                if not self._ready:
+                    self._ready.extend(self._intake.next_ones(BURST))
+                if not self._ready:
                     return
+                message = self._ready.popleft()
                 if self._spare is None:
                     self._add_worker()
                 await self._handle(message)
@@ -341,6 +344,9 @@ class LoopCrew(Crew):
     def _close(self) -> None:
         self._closing = True
         self._intake.stop()
+        unbegun = [*self._ready]
+        self._ready.clear()
+        self._intake.give_back(unbegun)
         if not self._workers:
             self._finish_closing()
 
@@ -357,6 +363,9 @@ class LoopCrew(Crew):
         self.closed.set_result(None)
 
     async def _handle(self, message: Message) -> None:
+        if not self._intake.holds(message):  # lost while it waited: it will come again
+            self._intake.finished(message)
+            return
         try:
             data = message._record[DATA]
             if isinstance(data, Gap):

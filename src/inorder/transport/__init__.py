@@ -64,6 +64,9 @@ class Transport(Protocol):
 
     def publish(self, topic: str, batch: Batch) -> Pending[list[str]]: ...
 
+    def stop_waiting(self) -> None:
+        """Give up, with `Closed`, publishes that wait for room, now or later: nobody may be left to make it."""
+
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         """What is there now; gap records are acked and told to `on_gap`."""
 

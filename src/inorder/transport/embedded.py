@@ -20,6 +20,8 @@ class EmbeddedTransport:
         self.broker = broker
         self.clock = broker.clock
         self._owned = owned
+        self._waiting: set[Pending[list[str]]] = set()  # publishes, for room
+        self._may_wait = True
 
     def create_topic(self, name: str, options: TopicOptions) -> Pending[None]:
         return Pending.run(lambda: self.broker.register_topic(name, options))
@@ -52,9 +54,19 @@ class EmbeddedTransport:
 
     def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
         try:
-            return self.broker.submit(topic, batch)
+            answer = self.broker.submit(topic, batch)
         except Exception as error:
             return Pending.failed(error)
+        if not answer.done():
+            self._waiting.add(answer)
+            answer.add_done_callback(self._waiting.discard)
+            if not self._may_wait:
+                self.broker.withdraw([answer])
+        return answer
+
+    def stop_waiting(self) -> None:
+        self._may_wait = False
+        self.broker.withdraw(tuple(self._waiting))
 
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         return Pending.run(lambda: self.broker.pull(subscription, max_messages, on_gap))

@@ -249,6 +249,35 @@ class Leases(HandlersCase):
         with pytest.raises(InvalidAckId):
             way.result(received[0].modify_ack_deadline(60))
 
+    @pytest.mark.parametrize("window", [1, 20])
+    def test_a_key_goes_on_without_waiting_for_any_deadline(self, way: Way, window: int) -> None:
+        subscription = self.subscribe_ordered(ack_deadline=600, max_outstanding_per_key=window)
+        received: list[str] = []
+
+        async def handle(message: Message) -> None:
+            await way.pause()
+            received.append(text(message))
+            if text(message) == "3" and message.delivery_attempt == 1:
+                message.nack()
+            else:
+                message.ack()
+
+        self.publish(*(f"{number}" for number in range(10)), key="k")
+        self.handle(way, subscription, handle)
+        self.wait_until(lambda: self.backlog() == 0)
+        assert received == ["0", "1", "2", "3", *(f"{number}" for number in range(3, 10))]
+
+    @pytest.mark.parametrize("window", [1, 20])
+    def test_a_key_goes_on_at_once_when_another_thread_acks(self, way: Way, window: int) -> None:
+        subscription = self.subscribe_ordered(ack_deadline=600, max_outstanding_per_key=window)
+        received: list[Message] = []
+        self.publish(*(f"{number}" for number in range(5)), key="k")
+        self.handle(way, subscription, received.append)
+        for number in range(5):
+            self.wait_until(lambda number=number: len(received) == number + 1)  # type: ignore[misc]
+            result(received[number].ack())
+        assert texts(received) == ["0", "1", "2", "3", "4"]
+
     def test_what_was_out_behind_a_failed_message_is_not_handled_before_it(self, way: Way) -> None:
         """With a window, a consumer holds the next ones of a key already: they go back with the one that failed."""
         subscription = self.subscribe_ordered(max_outstanding_per_key=10)

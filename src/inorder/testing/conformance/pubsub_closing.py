@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from inorder.client.pubsub import PubSub
-from inorder.errors import Closed, FailedPrecondition, InvalidAckId, Unavailable
+from inorder.errors import Closed, FailedPrecondition, InvalidAckId, KeyPaused, Unavailable
 from inorder.message import Message
 from inorder.options import Batching
 from inorder.pending import Pending
@@ -140,6 +140,21 @@ class Closing(HandlersCase):
         self.wait_until(lambda: closed and closed[0].done())
         assert received == ["1"]
         assert texts(self.pull()) == ["2"]
+
+    def test_nothing_is_begun_after_a_handler_on_a_loop_has_closed(self) -> None:
+        subscription = self.subscribe()
+        self.publish("1", "2", "3", "4")
+        received: list[str] = []
+
+        async def handle(message: Message) -> None:
+            received.append(text(message))
+            message.ack()
+            subscription.close()
+
+        subscription.on("message", handle).open()
+        self.wait_until(lambda: received)
+        assert [(text(m), m.delivery_attempt) for m in self.consume(3)] == [("2", 1), ("3", 1), ("4", 1)]
+        assert received == ["1"]
 
     def test_it_can_be_opened_again(self, way: Way) -> None:
         subscription = self.subscribe_ordered()
@@ -276,6 +291,25 @@ class ClosingAll(HandlersCase):
         pending = topic.publish_message(b"x", ordering_key="k")
         wait(self.pubsub.close())
         assert isinstance(pending.result(), str)
+
+    def test_closing_all_does_not_wait_for_room(self, wait: Wait) -> None:
+        """Whoever could have made room may be closed already: what waits for it is given up."""
+        self.subscribe(queue_limits={"max_messages": 1, "when_full": "block"})
+        topic = self.pubsub.topic("orders")
+        topic.set_publish_options(flow_control={"max_messages": 3})
+        stored = topic.publish_message(b"stored", ordering_key="k")
+        given_up = [topic.publish_message(b"x", ordering_key=key) for key in ("k", "k", None)]
+        waiting = self.in_background(lambda: topic.publish_message(b"beyond flow control"))
+        self.assert_never(lambda: waiting.done() or any(pending.done() for pending in given_up))
+        wait(self.pubsub.close())
+        assert isinstance(stored.result(), str)
+        given_up.append(waiting.result(PATIENCE_SECONDS))
+        assert [type(pending.exception(PATIENCE_SECONDS)) for pending in given_up] == [
+            Closed,
+            KeyPaused,
+            Closed,
+            Closed,
+        ]
 
     def test_closing_all_twice_is_closing_it_once(self, way: Way) -> None:
         subscription = self.subscribe()

@@ -320,12 +320,22 @@ class HandlersThatFail(HandlersCase):
         self.publish("x")
         self.wait_until(running.is_set)
         result(self.pubsub.subscription("worker").delete())
-        # Found out at the latest when the lease of the running handler is to be extended.
         self.wait_until(lambda: told)
         go_on.set()
         self.wait_until(lambda: told[-1] == "close")
         assert [type(one) for one in told] == [SubscriptionNotFound, str]
         result(subscription.close())
+
+    def test_a_subscription_that_is_deleted_while_it_waits_ends_too(self, way: Way) -> None:
+        subscription = self.subscribe()
+        told: list[object] = []
+        subscription.on("error", told.append).on("close", lambda: told.append("close"))
+        self.handle(way, subscription, lambda message: message.ack())
+        self.publish("x")
+        self.wait_until(lambda: self.backlog() == 0)
+        result(self.pubsub.subscription("worker").delete())
+        self.wait_until(lambda: told and told[-1] == "close")
+        assert [type(one) for one in told] == [SubscriptionNotFound, str]
 
 
 class SubscriberFlowControl(HandlersCase):

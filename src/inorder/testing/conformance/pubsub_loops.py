@@ -241,6 +241,22 @@ class Loops(PubSubCase):
         with pytest.raises(SubscriptionNotFound, match="nobody"):
             loop(self.pubsub.subscription("nobody"), lambda _: None)
 
+    def test_deleting_the_subscription_ends_a_loop_with_an_error(self, loop: Loop) -> None:
+        subscription = self.subscribe()
+        received: list[Message] = []
+
+        def body(message: Message) -> None:
+            message.ack()
+            received.append(message)
+
+        looping = self.in_background(lambda: loop(subscription, body))
+        self.publish("x")
+        self.wait_until(lambda: received)
+        self.assert_never(looping.done)
+        result(self.pubsub.subscription("worker").delete())
+        with pytest.raises(SubscriptionNotFound, match="worker"):
+            looping.result(PATIENCE_SECONDS)
+
     def test_loops_share_a_subscription(self, loop: Loop) -> None:
         subscription = self.subscribe_ordered()
         received: list[str] = []
