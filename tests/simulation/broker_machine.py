@@ -243,6 +243,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def update_subscription(self, which: int, chosen: dict[str, Any]) -> None:
         name = self.name(which)
         changed = self.legal(name, chosen)
+        if "enable_message_ordering" in changed and self.some_are_outdated(name):
+            return  # those that the broker has cleared away left holes or not, and it cannot be known which
         self.both(
             lambda: self.broker.update_subscription(name, changed),
             lambda: self.model.update_subscription(name, merge(self.model.subscription(name).options, changed)),
@@ -436,12 +438,15 @@ class BrokerMachine(RuleBasedStateMachine):
                 lambda: self.model.seek(name, time_us=time * MICROSECONDS),
             )
 
+    def some_are_outdated(self, name: str) -> bool:
+        return name in self.model.subscriptions and bool(self.model.subscriptions[name].outdated(self.model.now_us))
+
     def replay_is_certain(self, name: str, position: int) -> bool:
         """Not while it cannot be known which holes and outdated messages the broker has cleared away."""
         subscription = self.model.subscriptions.get(name)
         if subscription is None or subscription.detached:
             return True
-        if subscription.outdated(self.model.now_us):
+        if self.some_are_outdated(name):
             return False
         return not any(item.gap and item.position <= position for item in subscription.items)
 

@@ -173,6 +173,17 @@ def test_a_message_that_did_go_out_makes_nobody_wait_for_it() -> None:
     assert [message.data[:1] for message in case.pull()] == [b"c", b"e"]
 
 
+def test_a_message_that_waited_long_and_goes_now_makes_nobody_wait_any_more() -> None:
+    case = Case(ack_deadline=60, flow_control={"max_messages": 10, "max_bytes": 40})
+    case.publish((None, b"a" * 30), (None, b"b" * 20))
+    [message] = case.pull()  # the second does not fit
+    case.broker.modify_ack_deadline(message.ack_id, 600)
+    case.clock.advance(100)
+    case.broker.ack(message.ack_id)
+    case.publish((None, b"c" * 30), (None, b"d"))
+    assert [message.data[:1] for message in case.pull()] == [b"b", b"d"]
+
+
 def test_a_key_is_parked_for_the_message_that_failed_too_often() -> None:
     case = Case(
         message_ordering=True,

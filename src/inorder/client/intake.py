@@ -70,7 +70,7 @@ class Intake:
         self._flush_later: Callable[[], None] | None = None
         self._timer: Timer | None = None
         self._timer_us = 0
-        self._stopped = False
+        self.stopped = False
         self._lost: InorderError | None = None  # why the broker does not know us any more
         self._deliveries = transport.deliveries(subscription, wake, report)
         self.id_prefix = self._deliveries.id_prefix
@@ -94,7 +94,7 @@ class Intake:
         """
         while True:
             with self._lock:
-                taken = [] if self._stopped else self._lanes.take(count)
+                taken = [] if self.stopped else self._lanes.take(count)
                 messages = [message for _, _, message in taken if message._lease in self._held]
                 if len(messages) < len(taken):  # leases were lost while they waited: those will come again
                     self._lanes.done([held for held in taken if held[2]._lease not in self._held])
@@ -110,20 +110,22 @@ class Intake:
         return self._lanes.any_ready()
 
     def _refill(self) -> bool:
-        """Take what the broker has and flow control allows; whether that was anything."""
-        self.flush()  # an ack may be what the broker waits for
+        """Take what the broker has and flow control allows; whether there is anything now."""
+        self.flush()  # an ack may be what the broker waits for, or what the next of the key waits for here
         with self._taking:
             with self._lock:
+                if self._lanes.any_ready():
+                    return not self.stopped
                 if self._lost is not None:
                     raise self._lost
                 count = min(self._flow.max_messages - len(self._held), TAKE_AT_ONCE)
                 free = self._flow.max_bytes - self._held_bytes
-                if self._stopped or count <= 0 or free <= 0:
+                if self.stopped or count <= 0 or free <= 0:
                     return False
                 alone = not self._held
             messages = self._deliveries.take(count, free, alone, self)
             with self._lock:
-                if not self._stopped:
+                if not self.stopped:
                     self._hold(messages)
                     return bool(messages)
         self._release([message._lease for message in messages])
@@ -334,9 +336,9 @@ class Intake:
     def stop(self) -> None:
         """Give out nothing more, and return what nobody has begun. Running handlers may still answer."""
         with self._lock:
-            if self._stopped:
+            if self.stopped:
                 return
-            self._stopped = True
+            self.stopped = True
             waiting = [message._lease for _, _, message in self._lanes.records()]
             for lease in waiting:
                 self._let_go(lease)

@@ -33,16 +33,11 @@ class KeyBatch:
 
     __slots__ = ("answers", "entries", "key", "size")
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, entry: Entry, answer: Pending[str]) -> None:
         self.key = key
-        self.entries: list[Entry] = []
-        self.answers: list[Pending[str]] = []
-        self.size = 0
-
-    def add(self, entry: Entry, answer: Pending[str]) -> None:
-        self.entries.append(entry)
-        self.answers.append(answer)
-        self.size += entry[3]
+        self.entries = [entry]
+        self.answers = [answer]
+        self.size = entry[3]
 
 
 class Request:
@@ -84,6 +79,7 @@ class Publisher:
         self._todo: deque[Callable[[], object]] = deque()  # once the lock is free
         self._options = PublishOptions()
         self._collecting: dict[str, KeyBatch] = {}
+        self._collected = 0  # messages in all of them
         self._timer: Timer | None = None
         self._under_way: set[str] = set()  # keys with a request that is not answered
         self._behind: dict[str, deque[KeyBatch]] = {}  # batches that wait for their key
@@ -252,18 +248,28 @@ class Publisher:
         key, batching = entry[0], self._options.batching
         batch = self._collecting.get(key)
         if batch is not None and batch.size + entry[3] > batching.max_bytes:
-            self._send([self._collecting.pop(key)])
+            self._send([self._take_out(key)])
             batch = None
         if batch is None:
-            batch = self._collecting[key] = KeyBatch(key)
-        batch.add(entry, answer)
+            batch = self._collecting[key] = KeyBatch(key, entry, answer)
+        else:
+            batch.entries.append(entry)
+            batch.answers.append(answer)
+            batch.size += entry[3]
+        self._collected += 1
         self._messages += 1
         self._bytes += entry[3]
-        full = len(batch.entries) >= batching.max_messages or batch.size >= batching.max_bytes
-        if full or not batching.max_milliseconds:
-            self._send([self._collecting.pop(key)])
+        if len(batch.entries) >= batching.max_messages or batch.size >= batching.max_bytes:
+            self._send([self._take_out(key)])
+        elif self._collected >= MAX_REQUEST_MESSAGES or not batching.max_milliseconds:
+            self._send_collected()  # all keys together fill a request: there is nothing to wait for
         elif self._timer is None:
             self._set_timer()
+
+    def _take_out(self, key: str) -> KeyBatch:
+        batch = self._collecting.pop(key)
+        self._collected -= len(batch.entries)
+        return batch
 
     def _count(self, messages: int, size: int) -> None:
         self._messages += messages
@@ -284,6 +290,7 @@ class Publisher:
 
     def _send_collected(self) -> None:
         collected, self._collecting = self._collecting, {}
+        self._collected = 0
         self._send(collected.values())
         if self._timer is not None:
             self._timer.cancel()
@@ -357,8 +364,8 @@ class Publisher:
         _log.error("publishing to topic %r failed: %s; paused keys: %s", self._topic, error, sorted(keys) or "none")
         self._paused |= keys
         for key in keys:
-            collecting = self._collecting.pop(key, None)
-            for batch in (*self._behind.pop(key, ()), *([collecting] if collecting else [])):
+            collecting = [self._take_out(key)] if key in self._collecting else []
+            for batch in (*self._behind.pop(key, ()), *collecting):
                 self._count(-len(batch.entries), -batch.size)
                 self._todo.append(partial(self._fail, batch.answers, KeyPaused(key)))
         for waiting in self._waiting:

@@ -268,6 +268,8 @@ class LoopCrew(Crew):
         self._ready: deque[Message] = deque()  # given out together, no two of one key; none is begun
         self._woken = False
         self._end = threading.Lock()  # taken once, by whoever ends it all
+        assert listeners.message is not None
+        self._handler = listeners.message
         super().__init__(transport, subscription, options, listeners)
         self._intake.collect_answers(self._flush_soon)
         self.wake()
@@ -279,7 +281,10 @@ class LoopCrew(Crew):
 
     def close(self) -> Pending[None]:
         self._intake.stop()
-        self._soon(self._close)
+        if threading.get_ident() == self._loop_thread and not self._loop.is_closed():
+            self._close()  # now: whatever calls this on the loop expects nothing more to begin
+        else:
+            self._soon(self._close)
         return self.closed
 
     def _report(self, problem: str) -> None:
@@ -322,17 +327,36 @@ class LoopCrew(Crew):
             for _ in range(BURST):
                 if not self._ready:
                     self._ready.extend(self._intake.next_ones(BURST))
-                if not self._ready:
+                if not self._ready or self._intake.stopped:
                     return
                 message = self._ready.popleft()
                 if self._spare is None:
                     self._add_worker()
-                await self._handle(message)
+                if not self._intake.holds(message):  # lost while it waited: it will come again
+                    self._intake.finished(message)
+                    continue
+                try:
+                    await (self._handler(message) if type(message._record[DATA]) is bytes else self._tell_gap(message))
+                except BaseException as error:
+                    await self._failed(message, error)
+                finally:
+                    self._intake.finished(message)
             self._add_worker()  # which goes on when others on the loop had their turn
         except InorderError as error:  # the broker does not know this consumer any more
             if not self._closing:
                 self._close()  # which waits for this worker
                 await finish(self._listeners.tell_error(error))
+
+    async def _tell_gap(self, message: Message) -> None:
+        await finish(self._listeners.tell("gap", message._record[DATA]))
+        message.ack()
+
+    async def _failed(self, message: Message, error: BaseException) -> None:
+        """A handler that raises has said no."""
+        message.nack()
+        if not isinstance(error, Exception) and not _is_its_own_cancellation(error):
+            raise error
+        await finish(self._listeners.tell_error(error))
 
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         self._workers.discard(worker)
@@ -361,27 +385,6 @@ class LoopCrew(Crew):
     async def _finish_listeners(self, awaitables: Sequence[Awaitable[object]]) -> None:
         await finish(awaitables)
         self.closed.set_result(None)
-
-    async def _handle(self, message: Message) -> None:
-        if not self._intake.holds(message):  # lost while it waited: it will come again
-            self._intake.finished(message)
-            return
-        try:
-            data = message._record[DATA]
-            if isinstance(data, Gap):
-                await finish(self._listeners.tell("gap", data))
-                message.ack()
-                return
-            handler = self._listeners.message
-            assert handler is not None
-            await handler(message)
-        except BaseException as error:
-            message.nack()
-            if not isinstance(error, Exception) and not _is_its_own_cancellation(error):
-                raise
-            await finish(self._listeners.tell_error(error))
-        finally:
-            self._intake.finished(message)
 
 
 def _is_its_own_cancellation(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from functools import partial
@@ -31,6 +32,7 @@ class Subscription:
         self._listeners = Listeners()
         self._options: dict[str, Any] = {}  # set before the subscription exists
         self._crew: Crew | None = None
+        self._opening = threading.RLock()
         self._iterations: set[Iteration] = set()
 
     # -- existence and options ---------------------------------------------------------------------
@@ -103,20 +105,22 @@ class Subscription:
 
     def open(self) -> Subscription:
         """Start handling messages: one at a time per key, side by side across keys."""
-        if self._crew is not None and not self._crew.closed.done():
-            raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for a second one")
-        options = self.metadata().result().options
-        crew = open_crew(self._transport, self.name, options, self._listeners)
+        with self._opening:
+            if self._crew is not None and not self._crew.closed.done():
+                raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for another")
+            options = self.metadata().result().options
+            crew = self._crew = open_crew(self._transport, self.name, options, self._listeners)
         self._session.opened(crew)
         crew.closed.add_done_callback(lambda _: self._session.forget(crew))
-        self._crew = crew
         return self
 
     def close(self) -> Pending[None]:
         """Finish what runs, give the rest back, end loops over this handle."""
         for iteration in tuple(self._iterations):
             iteration.close()
-        return Pending.of(None) if self._crew is None else self._crew.close()
+        with self._opening:  # its first handler may be faster than `open`, and close it
+            crew = self._crew
+        return Pending.of(None) if crew is None else crew.close()
 
     # -- without handlers --------------------------------------------------------------------------
 

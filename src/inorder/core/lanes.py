@@ -70,10 +70,11 @@ class Lanes(Generic[Item]):
         behind, ready = self._behind, self._ready
         for record in records:
             key = record[1]
-            # Popped first: most keys have nobody waiting, and then this is all.
-            if key and (waiting := behind.pop(key)):
-                ready.append(waiting.popleft())
-                behind[key] = waiting
+            if key:
+                if waiting := behind[key]:
+                    ready.append(waiting.popleft())
+                else:
+                    del behind[key]
 
     def give_back(self, record: Item) -> None:
         """A record without a key that was out is free again, before all that never were."""

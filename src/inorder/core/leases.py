@@ -63,6 +63,8 @@ class Leases:
         records, own = self.records, self._own_deadline
         if len(leases) == len(records):
             records.clear()
+            if len(self._spans) > 1:  # they would only keep memory from being freed
+                self.clear()
         else:
             for lease in leases:
                 del records[lease]

@@ -209,6 +209,8 @@ class Subscription:
                 if fits and record[KEY] not in passed_keys and not (starving and passed):
                     chosen.append(record)
                     left -= record[SIZE]
+                    # The one that starved goes now; those behind it have not waited long.
+                    starving = starving and self._starved is not None and self._starved[0] != record[POSITION]
                 else:
                     passed.append(record)
                     if self.ordered and record[KEY]:

@@ -71,7 +71,6 @@ class Item:
     waiting_since_us: int
     failures: int = 0
     not_before_us: int = 0  # its own backoff is over then
-    ready_us: int = 0  # when it has to be ready, if that is later
     was_out: bool = False
     gap: str = ""  # why only the hole is left
     count: int = 1  # of messages that the hole stands for
@@ -128,7 +127,7 @@ class SubscriptionModel:
         self.parked: set[str] = set()
         self.held_until_us: dict[str, int] = {}
         self.waits_for: dict[str, Item] = {}  # the message because of which a key is parked or held
-        self.undecided: set[str] = set()  # keys that wait for several; for which, the broker says
+        self.undecided: set[str] = set()  # keys that wait, but the broker says for what, or that they do not
         self.counters = Counters()
         self.redelivered_after_failure = 0
         self.cleared = 0  # of the outdated ones; which, is not seen
@@ -342,7 +341,7 @@ class SubscriptionModel:
                 told
                 and len(out) < (self.options.max_outstanding_per_key if key else 1)
                 and all(item.lease and item.lease.consumer is consumer for item in out)
-                and all(max(item.not_before_us, item.ready_us) <= now_us for item in waiting)
+                and all(item.not_before_us <= now_us for item in waiting)
                 and key not in self.held_keys(now_us)
             ):
                 yield told[0]
@@ -465,17 +464,19 @@ class SubscriptionModel:
             return
         self.release(self.out(), now_us)
         if not self.ordered:
-            # Keys are no more. Whether what waited with its key waits as long is left open.
+            # Keys are no more: only what its key waited for goes on waiting, if it is not parked.
             for item in self.items:
-                if until_us := self.held_until_us.get(item.stored.key):
-                    item.not_before_us, item.ready_us = 0, until_us
+                if item.stored.key and before.enable_message_ordering:
+                    waits = item is self.waits_for.get(item.stored.key) and item.stored.key not in self.parked
+                    item.not_before_us = self.held_until_us.get(item.stored.key, 0) if waits else 0
             self.parked.clear()
             self.held_until_us.clear()
-        elif not before.enable_message_ordering:
-            for item in reversed(self.items):
-                if self.key_of(item) and item.not_before_us > now_us:
-                    self._hold_for(item)
-                    self.undecided.add(self.key_of(item))
+            return
+        for item in reversed(self.items if not before.enable_message_ordering else []):
+            if self.key_of(item) and item.not_before_us > now_us:
+                self._hold_for(item)
+        # A key may wait for any of several messages now, or no longer for one that is only a hole.
+        self.undecided.update(self.held_keys(now_us))
 
     def _hold_for(self, item: Item) -> None:
         key = self.key_of(item)
@@ -490,6 +491,7 @@ class SubscriptionModel:
         negative = {name: count for name, count in asdict(metrics.counters).items() if count < 0}
         assert not negative, f"{self.name}: negative counters: {negative}"
         self._see_cleared(metrics.counters.outdated, now_us)
+        self._see_decided(blocked, now_us)
         messages, size = self.backlog()
         counted: dict[str, float] = {"backlog_messages": messages, "outstanding_messages": len(self.out())}
         counted |= {"outstanding_bytes": self._out_bytes(), "parked_keys": len(self.parked)}
@@ -533,19 +535,23 @@ class SubscriptionModel:
         assert said == true, f"{self.name}: blocked keys, said {said}, true {true}"
         for key in blocked:
             if key.reason != "out":
-                item = self._decide_waits_for(key)
+                item = self.waits_for[key.ordering_key]
                 failures = key.failures if item in self.outdated(now_us) else item.failures
                 assert (key.position, key.failures) == (item.position, failures), (
                     f"{self.name}: {item} blocks, not {key}"
                 )
 
-    def _decide_waits_for(self, said: BlockedKey) -> Item:
-        key = said.ordering_key
-        for item in self.items if key in self.undecided else ():
-            if item.position == said.position and self.key_of(item) == key and item.not_before_us:
-                self.waits_for[key] = item
-        self.undecided.discard(key)
-        return self.waits_for[key]
+    def _see_decided(self, blocked: Sequence[BlockedKey], now_us: int) -> None:
+        """Follow the broker where a change of order leaves open how keys go on waiting."""
+        said = {key.ordering_key: key.position for key in blocked if key.reason != "out"}
+        for key in self.undecided.intersection(self.held_keys(now_us)):
+            waits_for = self.waits_for[key]
+            if key not in said and (waits_for.gap or waits_for in self.outdated(now_us)):
+                self._go_on(key, now_us)
+            for item in self.lane(waits_for):
+                if item.position == said.get(key) and item.not_before_us > now_us:
+                    self.waits_for[key] = item
+        self.undecided.clear()
 
     def check_drained(self, counters: Counters) -> None:
         """Nothing is left, and all that ever came went one of the ways there are."""

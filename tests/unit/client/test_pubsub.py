@@ -48,6 +48,20 @@ def test_somebody_elses_broker_stays_open() -> None:
     queue.close()
 
 
+def test_what_was_given_up_is_not_stored() -> None:
+    queue = MessageQueue()
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"queue_limits": {"max_messages": 1, "when_full": "block"}})
+    with PubSub(queue) as pubsub:
+        pubsub.topic("orders").publish_message(b"stored").result()
+        given_up = pubsub.topic("orders").publish_message(b"given up")
+    with pytest.raises(Unavailable, match="no room"):
+        given_up.result(0)
+    [message] = queue.pull("worker", 10)
+    message.ack().result()
+    assert queue.pull("worker", 10) == []
+
+
 @pytest.mark.parametrize("target", ["", "memory", "redis://localhost", 7, Path("data"), MessageQueue])
 def test_an_unknown_target_is_refused(target: Any) -> None:
     with pytest.raises(InvalidArgument, match="target"):

@@ -1,0 +1,1 @@
+"""Measures what the documentation claims. `python -m bench --help` says how to run it."""

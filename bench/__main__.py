@@ -1,0 +1,77 @@
+"""Measures what the documentation claims, against a peer in the same run.
+
+    python -m bench                     everything, in about three minutes
+    python -m bench core pull           only these subjects
+    python -m bench --quick             less of everything, to see that it works
+    python -m bench --json FILE         every repetition, for other programs
+
+Each figure is the median of its repetitions, with the least and the most. Ours and the peer take
+turns and the ratio is taken in each repetition, so noise of the machine hits both. Nothing fails
+because a figure is bad.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from bench import api, broker, core, latency, memory, pull, scaling
+from bench.report import Effort, Table, load, machine
+from bench.workload import MESSAGE_BYTES, WrongResult
+
+SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
+    "core": core.measure,
+    "broker": broker.measure,
+    "api": api.measure,
+    "latency": latency.measure,
+    "scaling": scaling.measure,
+    "pull": pull.measure,
+    "memory": memory.measure,
+}
+
+
+def main() -> None:
+    arguments = _arguments()
+    effort = Effort(arguments.quick, max(5, arguments.repetitions))
+    report: dict[str, Any] = {"machine": machine(), "quick": effort.quick, "repetitions": effort.repetitions}
+    report["load before"] = load()
+    for name, value in report["machine"].items():
+        print(f"{name:8} {value}")
+    print(f"\nMessages of {MESSAGE_BYTES} bytes; {effort.repetitions} repetitions: median (least–most).", end=" ")
+    print("This run is a quick one: do not quote it." if effort.quick else "")
+    start = perf_counter()
+    for subject in arguments.subjects or SUBJECTS:
+        report[subject] = []
+        try:
+            for table in SUBJECTS[subject](effort):
+                print(f"\n{table}", flush=True)
+                report[subject].append(table.as_json())
+        except WrongResult as error:
+            print(f"\n{subject}: no figures, because the work was done wrong: {error}", flush=True)
+    report["load after"] = load()
+    print(f"\nMeasured in {perf_counter() - start:.0f} s.", end=" ")
+    print(f"Load of the machine: {report['load before']} before, {report['load after']} after.")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser("python -m bench", None, __doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("subjects", nargs="*", metavar="subject", help=f"one of {', '.join(SUBJECTS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="measure less, in about 20 seconds")
+    parser.add_argument("--repetitions", type=int, default=5, help="five or more; five by default")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file as well")
+    arguments = parser.parse_args()
+    for subject in arguments.subjects:
+        if subject not in SUBJECTS:
+            parser.error(f"there is no subject {subject!r}, only {', '.join(SUBJECTS)}")
+    return arguments
+
+
+if __name__ == "__main__":
+    main()
