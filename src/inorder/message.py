@@ -137,9 +137,10 @@ class Message:
 
     def ack(self) -> Pending[None]:
         """The work is done: the message is removed and its key goes on. The first answer wins."""
-        if self._settled is None:
-            self._settled = self._delivered_by().ack(self._lease)
-        return self._settled
+        settled = self._settled
+        if settled is None:
+            settled = self._settled = (self._source or self._delivered_by()).ack(self._lease)
+        return settled
 
     def nack(self) -> Pending[None]:
         """The work failed: the message comes again, in its place. The first answer wins."""
@@ -217,7 +218,9 @@ def make_entry(data: bytes, attributes: Mapping[str, str] | None, ordering_key: 
         data = _bytes(data)
     size = len(data)
     if ordering_key is not None:
-        size += _key_bytes(ordering_key)
+        # Most keys are short and plain; the others are looked at more closely.
+        plain = type(ordering_key) is str and 0 < len(ordering_key) <= MAX_ORDERING_KEY_BYTES and ordering_key.isascii()
+        size += len(ordering_key) if plain else _key_bytes(ordering_key)
     if attributes is not None:
         size += _attribute_bytes(attributes)
         attributes = dict(attributes) or None

@@ -61,7 +61,7 @@ class Intake:
         self._held_bytes = 0
         self._until_us: dict[int, int] = {}  # when the lease of a held message is over unless it is extended
         self._left: dict[int, Message] = {}  # handled, but the answer is still to come or not sent yet
-        # What happened since the last flush; appended to and drained without a lock.
+        # What happened since the last flush: put in without a lock, taken out under it.
         self._acks: deque[tuple[int, Pending[None]]] = deque()
         self._nacks: deque[tuple[int, Pending[None]]] = deque()
         self._ended: deque[Message] = deque()  # their handlers have
@@ -146,7 +146,8 @@ class Intake:
     def finished(self, message: Message) -> None:
         """The handler has ended: the lease is no longer kept. Once it is answered, its key goes on."""
         self._ended.append(message)
-        self._flush_soon()
+        if not self._flush_asked:
+            self._flush_soon()
 
     def _pass_on(self, message: Message) -> None:
         record = message._record
@@ -188,10 +189,10 @@ class Intake:
     def flush(self) -> None:
         """Take in what happened, and send the answers that were collected."""
         self._flush_asked = False
-        acks, nacks, ended = _drain(self._acks), _drain(self._nacks), _drain(self._ended)
-        if not acks and not nacks and not ended:
+        if not self._acks and not self._nacks and not self._ended:
             return
         with self._lock:
+            acks, nacks, ended = _drain(self._acks), _drain(self._nacks), _drain(self._ended)
             passed_on = False
             for lease, _ in acks:
                 passed_on |= self._let_go(lease)
@@ -380,11 +381,6 @@ T = TypeVar("T")
 
 
 def _drain(queue: deque[T]) -> list[T]:
-    """Take everything out; others may put in or take out meanwhile."""
-    drained: list[T] = []
-    try:
-        while queue:
-            drained.append(queue.popleft())
-    except IndexError:  # another thread was faster
-        pass
-    return drained
+    """Take out what is there now; others may put in meanwhile, but not take out."""
+    popleft = queue.popleft
+    return [popleft() for _ in range(len(queue))]
