@@ -186,10 +186,14 @@ class Intake:
             self._flush_asked = True
             self._flush_later()
 
+    def unsent(self) -> bool:
+        """Whether there is something to flush."""
+        return bool(self._acks or self._nacks or self._ended)
+
     def flush(self) -> None:
         """Take in what happened, and send the answers that were collected."""
         self._flush_asked = False
-        if not self._acks and not self._nacks and not self._ended:
+        if not self.unsent():
             return
         with self._lock:
             acks, nacks, ended = _drain(self._acks), _drain(self._nacks), _drain(self._ended)

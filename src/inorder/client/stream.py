@@ -325,6 +325,8 @@ class LoopCrew(Crew):
         self._spare = None
         try:
             for _ in range(BURST):
+                if not self._ready and len(self._workers) > 1 and self._intake.unsent():
+                    await asyncio.sleep(0)  # others end in this turn of the loop too: one call serves all
                 if not self._ready:
                     self._ready.extend(self._intake.next_ones(BURST))
                 if not self._ready or self._intake.stopped:

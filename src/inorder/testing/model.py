@@ -121,7 +121,7 @@ class SubscriptionModel:
         self.options = options
         self.matches = matches
         self.sees_gaps = sees_gaps  # its consumers use `take`, and are told of holes
-        self.passes_over = options.flow_control is not None  # messages may go before larger ones
+        self.oldest_first = options.flow_control is None  # else some may go before older and larger ones
         self.detached = False
         self.items: list[Item] = []  # all that is not acked, by position
         self.parked: set[str] = set()
@@ -230,7 +230,7 @@ class SubscriptionModel:
             kept_back = self.must_give(now_us, consumer)
             assert kept_back is None, f"{self.name}: {kept_back} was ready, but the pull did not give it"
         self._note_passed_over(now_us, consumer)
-        if not self.passes_over:
+        if self.oldest_first:
             self._check_oldest_first(items, now_us)
         return items
 
@@ -458,11 +458,12 @@ class SubscriptionModel:
 
     def update(self, options: SubscriptionOptions, now_us: int) -> None:
         before, self.options = self.options, options
-        self.passes_over |= options.flow_control is not None
+        self.oldest_first &= options.flow_control is None
         window = options.max_outstanding_per_key != before.max_outstanding_per_key
         if self.ordered == before.enable_message_ordering and not (self.ordered and window):
             return
         self.release(self.out(), now_us)
+        self.oldest_first = False  # a message of a key may have let others go first, and need not now
         if not self.ordered:
             # Keys are no more: only what its key waited for goes on waiting, if it is not parked.
             for item in self.items:
