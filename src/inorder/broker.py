@@ -270,10 +270,18 @@ class MessageQueue:
         self._turn(lambda state, _: state.release(subscription, leases, consumer), subscription)
 
     def _by_ack_id(self, ack_id: str | Iterable[str], answer: Callable[[str, Sequence[int]], list[int]]) -> None:
-        ack_ids = [ack_id] if isinstance(ack_id, str) or not isinstance(ack_id, Iterable) else ack_id
+        if isinstance(ack_id, str):
+            found = self._state.find_lease(ack_id)
+            if found is None or answer(found[0].name, (found[1],)):
+                raise InvalidAckId(ack_id)
+            return
+        try:
+            ack_ids = dict.fromkeys(map(str, ack_id))
+        except TypeError:
+            raise InvalidAckId(str(ack_id)) from None
         invalid: list[str] = []
         leases: dict[tuple[str, str], list[int]] = {}  # by subscription and prefix
-        for one in dict.fromkeys(map(str, ack_ids)):
+        for one in ack_ids:
             if found := self._state.find_lease(one):
                 leases.setdefault((found[0].name, found[0].ack_id_prefix), []).append(found[1])
             else:

@@ -87,7 +87,7 @@ options = st.fixed_dictionaries(
         "filter": st.sampled_from(["", "", "", *FILTERS]),
     }
 )
-changes = st.sampled_from(list(choices)).flatmap(lambda name: choices[name].map(lambda value: {name: value}))
+changes = st.one_of(*(st.fixed_dictionaries({name: choice}) for name, choice in choices.items()))
 # Rules that undo much have their turn only now and then, so that there is something to undo.
 now_and_then = precondition(lambda machine: machine.steps % 4 == 3)
 STEPS = (
@@ -123,7 +123,7 @@ class Consumer:
 class BrokerMachine(RuleBasedStateMachine):
     """Every rule does the same to the broker and to the model, which says whether the broker did right."""
 
-    deliveries = Bundle("deliveries")  # batches as they were pulled, without what was answered; leases may be over
+    deliveries = Bundle("deliveries")  # batches as they were pulled, without what was answered since
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.idle: set[tuple[str, Consumer | None]] = set()  # who found nothing more, and waits to be woken
         self.steps = 0
         self.published = 0
-        self.answered: list[str] = []
+        self.named: list[str] = []  # ack ids that were used before; few of them are still valid
         self.when_full = "error"
         self.sound = True  # nothing went wrong so far, so the end is worth looking at
 
@@ -199,6 +199,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.broker.watch(name, lambda: self.wake(name), lambda problem: None)
 
     def wake(self, name: str) -> None:
+        """Nobody is idle any more who waits for this subscription."""
         self.idle = {(idle, consumer) for idle, consumer in self.idle if idle != name}
 
     def legal(self, name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,7 +215,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if "queue_limits" in legal:
             legal.pop("message_retention_duration", None)  # when outdated messages make room is not known
             messages, size, when_full = legal["queue_limits"]
-            legal["queue_limits"] = QueueLimits(messages, size, self.when_full if when_full == "full" else "drop")
+            full: Any = self.when_full if when_full == "full" else "drop"
+            legal["queue_limits"] = QueueLimits(messages, size, full)
         if "message_retention_duration" in legal:
             legal.pop("retain_acked_messages", None)  # so that a topic keeps messages for a week or not at all
         if legal.get("on_poison") == "park_key":
@@ -237,6 +239,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.both(
                 lambda: self.broker.unregister_subscription(name), lambda: self.model.unregister_subscription(name)
             )
+            self.wake(name)  # whoever waited there has nothing to wait for
         self.register_subscription(name, chosen, sees_gaps)
 
     @rule(which=which, chosen=changes)
@@ -291,10 +294,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(which=which, times=st.integers(1, 3), count=st.integers(1, 3))
     def fail_repeatedly(self, which: int, times: int, count: int) -> None:
         for _ in range(times):
-            if ack_ids := [message.ack_id for message in self.pull_from(self.name(which), count)]:
-                self.answer(
-                    lambda ack_ids=ack_ids: self.broker.nack(ack_ids), lambda ack_ids=ack_ids: self.model.nack(*ack_ids)
-                )
+            self.nack_all([message.ack_id for message in self.pull_from(self.name(which), count)])
 
     @rule(
         target=deliveries,
@@ -308,9 +308,9 @@ class BrokerMachine(RuleBasedStateMachine):
         """Pull, ack some, nack some, and keep the rest."""
         pulled = self.pull_from(self.name(which), count, consumer)
         ack_ids = [message.ack_id for message in pulled]
-        acked, nacked, rest = ack_ids[:good], ack_ids[good : good + bad], pulled[good + bad :]
-        self.answer(lambda: self.broker.ack(acked), lambda: self.model.ack(*acked))
-        self.answer(lambda: self.broker.nack(nacked), lambda: self.model.nack(*nacked))
+        self.ack_all(ack_ids[:good])
+        self.nack_all(ack_ids[good : good + bad])
+        rest = pulled[good + bad :]
         return multiple(rest) if rest else multiple()
 
     def pull_from(self, name: str, count: int, consumer: int = 0) -> list[Message]:
@@ -330,13 +330,13 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(target=deliveries, batch=consumes(deliveries), some=parts)
     def ack(self, batch: list[Message], some: set[int]) -> Batches:
         ack_ids, rest = self.part(batch, some)
-        self.answer(lambda: self.broker.ack(ack_ids), lambda: self.model.ack(*ack_ids))
+        self.ack_all(ack_ids)
         return rest
 
     @rule(target=deliveries, batch=consumes(deliveries), some=parts)
     def nack(self, batch: list[Message], some: set[int]) -> Batches:
         ack_ids, rest = self.part(batch, some)
-        self.answer(lambda: self.broker.nack(ack_ids), lambda: self.model.nack(*ack_ids))
+        self.nack_all(ack_ids)
         return rest
 
     @rule(batch=deliveries, some=parts, seconds=st.sampled_from([0, 1, 5, 30]))
@@ -367,21 +367,27 @@ class BrokerMachine(RuleBasedStateMachine):
         error = getattr(message, verb)().exception()
         invalid = getattr(self.model, verb)(message.ack_id)
         assert (error is not None) == bool(invalid), f"{verb} of {message} ended in {error!r}, invalid: {invalid}"
-        self.answered.append(message.ack_id)
+        self.named.append(message.ack_id)
         return multiple(rest) if rest else multiple()
 
-    @precondition(lambda self: self.answered and self.steps % 3 == 2)
+    @precondition(lambda self: self.named and self.steps % 3 == 2)
     @rule(which=st.integers(0, 100), verb=st.sampled_from(["ack", "nack"]))
     def answer_again(self, which: int, verb: str) -> None:
-        ack_id = self.answered[which % len(self.answered)]
+        ack_id = self.named[which % len(self.named)]
         self.answer(lambda: getattr(self.broker, verb)(ack_id), lambda: getattr(self.model, verb)(ack_id))
 
     def part(self, batch: list[Message], some: set[int]) -> tuple[list[str], Batches]:
         """The ack ids of some of a batch, or of all, and a batch of the others."""
         chosen = [message for index, message in enumerate(batch) if index in some] or batch
         rest = [message for message in batch if message not in chosen]
-        self.answered += [message.ack_id for message in chosen]
+        self.named += [message.ack_id for message in chosen]
         return [message.ack_id for message in chosen], multiple(rest) if rest else multiple()
+
+    def ack_all(self, ack_ids: list[str]) -> None:
+        self.answer(lambda: self.broker.ack(ack_ids), lambda: self.model.ack(*ack_ids))
+
+    def nack_all(self, ack_ids: list[str]) -> None:
+        self.answer(lambda: self.broker.nack(ack_ids), lambda: self.model.nack(*ack_ids))
 
     def answer(self, ask: Callable[[], None], tell: Callable[[], list[str]]) -> None:
         self.sound = False
@@ -523,21 +529,13 @@ class BrokerMachine(RuleBasedStateMachine):
     def drain_now(self, name: str) -> None:
         subscription = self.model.subscriptions[name]
         for key in subscription.held_keys(self.model.now_us):
-            self.both(
-                lambda key=key: self.broker.resume_key(name, key), lambda key=key: self.model.resume_key(name, key)
-            )
-        out = [item.lease.ack_id for item in subscription.out() if item.lease]
-        pulled: list[Message] = []
-        while True:
-            ack_ids = out + [message.ack_id for message in pulled]
-            if ack_ids:
-                self.answer(
-                    lambda ack_ids=ack_ids: self.broker.ack(ack_ids), lambda ack_ids=ack_ids: self.model.ack(*ack_ids)
-                )
-            out, pulled = [], self.broker.take(name, 100) if subscription.sees_gaps else self.broker.pull(name, 100)
-            self.model.check_pull(name, pulled, 100)
-            if not pulled:
-                return
+            self.resume(name, key)
+        self.ack_all([item.lease.ack_id for item in subscription.out() if item.lease])
+        while pulled := self.pull_from(name, 100):
+            self.ack_all([message.ack_id for message in pulled])
+
+    def resume(self, name: str, key: str) -> None:
+        self.both(lambda: self.broker.resume_key(name, key), lambda: self.model.resume_key(name, key))
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, InorderError | None]:

@@ -122,7 +122,7 @@ def a_message_is_poison_one_failure_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubscriptionOptions, "max_failures", property(max_failures))
 
 
-@named("dead_lettered")
+@named("dead_letter|was ready")
 def a_dead_letter_without_a_topic_is_lost(patch: pytest.MonkeyPatch) -> None:
     def decide_failed(
         self: State, subscription: Subscription, leases: Sequence[int], now_us: int, *, expired: bool
@@ -162,7 +162,7 @@ def a_seek_forgets_what_is_not_acked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subscription, "seek", seek)
 
 
-@named("backlog_messages|had to end in")
+@named("backlog|had to end in")
 def a_queue_takes_one_message_too_many(patch: pytest.MonkeyPatch) -> None:
     def set_options(self: Subscription, options: SubscriptionOptions) -> None:
         original(self, options)

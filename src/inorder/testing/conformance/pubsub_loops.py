@@ -268,9 +268,12 @@ class Loops(PubSubCase):
         loops = [self.in_background(lambda: loop(subscription, body)) for _ in range(3)]
         self.publish_by_letter(*(f"{key}{number}" for number in range(20) for key in "abc"))
         self.wait_until(lambda: len(received) == 60)
-        result(subscription.close())
-        for one in loops:
-            one.result(PATIENCE_SECONDS)
+
+        def closed() -> bool:
+            result(subscription.close())
+            return all(one.done() for one in loops)
+
+        self.wait_until(closed)  # one of the threads may begin its loop only now
         for key in "abc":
             assert [name for name in received if name[0] == key] == [f"{key}{number}" for number in range(20)]
 
