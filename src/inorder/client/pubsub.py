@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from inorder.broker import MessageQueue
-from inorder.client.session import Session
+from inorder.client.connection import Connection
 from inorder.client.subscription import Subscription
 from inorder.client.topic import Topic
 from inorder.errors import InvalidArgument
@@ -26,29 +26,29 @@ class PubSub:
     """
 
     def __init__(self, target: MessageQueue | str | Path | None = None) -> None:
-        self._session = Session(_transport(target))
+        self._connection = Connection(_transport(target))
 
     def topic(self, name: str) -> Topic:
         """A handle on a topic, which need not exist yet."""
-        return Topic(self._session, name)
+        return Topic(self._connection, name)
 
     def subscription(self, name: str) -> Subscription:
         """A handle on an existing subscription. (`topic.subscription(name)` can also create one.)"""
-        return Subscription(self._session, name)
+        return Subscription(self._connection, name)
 
     def topics(self) -> Pending[list[Topic]]:
-        return self._session.transport.list_topics().map(
-            lambda found: [Topic(self._session, metadata.name) for metadata in found]
+        return self._connection.transport.list_topics().map(
+            lambda found: [Topic(self._connection, metadata.name) for metadata in found]
         )
 
     def subscriptions(self) -> Pending[list[Subscription]]:
-        return self._session.transport.list_subscriptions(None).map(
-            lambda found: [Subscription(self._session, metadata.name, metadata.topic) for metadata in found]
+        return self._connection.transport.list_subscriptions(None).map(
+            lambda found: [Subscription(self._connection, metadata.name, metadata.topic) for metadata in found]
         )
 
     def close(self) -> Pending[None]:
         """Finish running handlers, return what was not begun, send what is collected."""
-        return self._session.close()
+        return self._connection.close()
 
     def __enter__(self) -> PubSub:
         return self

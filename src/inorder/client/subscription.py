@@ -8,8 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, overload
 
+from inorder.client.connection import Connection
 from inorder.client.iteration import Iteration, TaskIteration, ThreadIteration
-from inorder.client.session import Session
 from inorder.client.stream import Crew, Handler, Listeners, finish_here, open_crew
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
@@ -24,11 +24,11 @@ Loop = TypeVar("Loop", bound=Iteration)
 class Subscription:
     """A handle on a subscription: it need not exist yet. Listeners and `open` belong to this handle."""
 
-    def __init__(self, session: Session, name: str, topic: str | None = None) -> None:
+    def __init__(self, connection: Connection, name: str, topic: str | None = None) -> None:
         self.name = check_name("subscription", name)
         self.topic = topic
-        self._session = session
-        self._transport = session.transport
+        self._connection = connection
+        self._transport = connection.transport
         self._listeners = Listeners()
         self._options: dict[str, Any] = {}  # set before the subscription exists
         self._crew: Crew | None = None
@@ -110,8 +110,8 @@ class Subscription:
                 raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for another")
             options = self.metadata().result().options
             crew = self._crew = open_crew(self._transport, self.name, options, self._listeners)
-        self._session.opened(crew)
-        crew.closed.add_done_callback(lambda _: self._session.forget(crew))
+        self._connection.opened(crew)
+        crew.closed.add_done_callback(lambda _: self._connection.forget(crew))
         return self
 
     def close(self) -> Pending[None]:
@@ -148,7 +148,7 @@ class Subscription:
 
     def _begin(self, kind: type[Loop]) -> Loop:
         iteration = kind(self._transport, self.name, self.metadata().result().options, self._listeners)
-        self._session.opened(iteration)
+        self._connection.opened(iteration)
         self._iterations.add(iteration)
         return iteration
 
@@ -159,7 +159,7 @@ class Subscription:
 
     def _end(self, iteration: Iteration) -> None:
         iteration.leave()
-        self._session.forget(iteration)
+        self._connection.forget(iteration)
         self._iterations.discard(iteration)
 
     # -- keys, replay and what is going on ---------------------------------------------------------

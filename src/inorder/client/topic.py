@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from inorder.client.session import Session
+from inorder.client.connection import Connection
 from inorder.client.subscription import Subscription
 from inorder.errors import InvalidMessage, TopicNotFound
 from inorder.message import Message
@@ -18,11 +18,11 @@ from inorder.pending import Pending
 class Topic:
     """A handle on a topic: it need not exist yet. Handles of one name are interchangeable."""
 
-    def __init__(self, session: Session, name: str) -> None:
+    def __init__(self, connection: Connection, name: str) -> None:
         self.name = check_name("topic", name)
-        self._session = session
-        self._transport = session.transport
-        self._publisher = session.publisher(name)
+        self._connection = connection
+        self._transport = connection.transport
+        self._publisher = connection.publisher(name)
 
     def create(self, **options: Any) -> Pending[Topic]:
         """Create the topic. `AlreadyExists` if it is there."""
@@ -88,12 +88,12 @@ class Topic:
 
     def subscription(self, name: str) -> Subscription:
         """A handle on a subscription to this topic."""
-        return Subscription(self._session, name, self.name)
+        return Subscription(self._connection, name, self.name)
 
     def subscriptions(self) -> Pending[list[Subscription]]:
         """The subscriptions of this topic."""
         return self._transport.list_subscriptions(self.name).map(
-            lambda found: [Subscription(self._session, metadata.name, self.name) for metadata in found]
+            lambda found: [Subscription(self._connection, metadata.name, self.name) for metadata in found]
         )
 
     def __repr__(self) -> str:

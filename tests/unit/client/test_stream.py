@@ -41,7 +41,7 @@ def subscription() -> Iterator[Subscription]:
 
 
 def publish(subscription: Subscription, count: int = 1) -> None:
-    topic = subscription._session.publisher("orders")
+    topic = subscription._connection.publisher("orders")
     topic.publish_many(Message(b"%d" % number) for number in range(count)).result()
 
 
@@ -238,17 +238,17 @@ def test_a_pubsub_that_everybody_forgot_is_collected() -> None:
 
 
 def test_what_is_closed_is_forgotten_by_its_session(subscription: Subscription) -> None:
-    session = subscription._session
+    connection = subscription._connection
     subscription.on("message", ack).open()
-    assert session._open
+    assert connection._open
     subscription.close().result(PATIENCE_SECONDS)
-    wait_until(lambda: not session._open)
+    wait_until(lambda: not connection._open)
     publish(subscription, 3)
     for _ in range(3):
         for message in subscription:
             message.ack()
             break
-    wait_until(lambda: not session._open)
+    wait_until(lambda: not connection._open)
     assert subscription._iterations == set()
 
 
@@ -269,7 +269,7 @@ def test_a_loop_may_be_collected_while_any_lock_is_held() -> None:
     gc.disable()
     try:
         leave_in_a_cycle()
-        with queue._lock, subscription._session._lock:
+        with queue._lock, subscription._connection._lock:
             gc.collect()
     finally:
         gc.enable()

@@ -15,7 +15,7 @@ class Closable(Protocol):
     def close(self) -> Pending[None]: ...
 
 
-class Session:
+class Connection:
     """One connection to a broker. Thread-safe."""
 
     def __init__(self, transport: Transport) -> None:
@@ -36,7 +36,7 @@ class Session:
             return self._publishers[topic]
 
     def opened(self, closable: Closable) -> None:
-        """Remember something that must be closed with the session; once that has begun, close it at once."""
+        """Remember something that must be closed with the connection; once that has begun, close it at once."""
         with self._lock:
             if self._closing is None:
                 self._open[id(closable)] = closable
