@@ -81,7 +81,7 @@ def test_no_thread_is_left_when_opening_fails() -> None:
     wait_until(lambda: threads() <= before)
 
 
-def test_a_session_that_was_closed_meanwhile_opens_nothing() -> None:
+def test_a_connection_that_was_closed_meanwhile_opens_nothing() -> None:
     """The broker is somebody else's and still open; our connection to it is not."""
     queue = MessageQueue()
     pubsub = PubSub(queue)
@@ -237,7 +237,7 @@ def test_a_pubsub_that_everybody_forgot_is_collected() -> None:
     assert forgotten() is None
 
 
-def test_what_is_closed_is_forgotten_by_its_session(subscription: Subscription) -> None:
+def test_what_is_closed_is_forgotten_by_its_connection(subscription: Subscription) -> None:
     connection = subscription._connection
     subscription.on("message", ack).open()
     assert connection._open
