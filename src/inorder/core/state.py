@@ -7,7 +7,7 @@ change memory at once. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import repeat
 from math import inf
@@ -75,9 +75,9 @@ class State:
         self._first_lease = 1  # of new subscriptions: beyond those of a deleted one of the same name
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self._by_topic: dict[str, dict[str, Subscription]] = {}
         self._by_ack_prefix: dict[str, Subscription] = {}
-        self._hidden: list[Published] = []  # applied, but not to be delivered before they are durable
+        # Published, but not to be delivered before it is durable: topic, records, size, who misses what.
+        self._hidden: list[tuple[Topic, list[Record], int, Mapping[str, frozenset[int]]]] = []
         self._alarms: list[tuple[int, str]] = []
         self.due_us = inf  # when `due` should be asked next
 
@@ -96,8 +96,7 @@ class State:
             raise SubscriptionNotFound(name) from None
 
     def subscriptions_of(self, topic: str) -> list[Subscription]:
-        self.topic(topic)
-        return list(self._by_topic[topic].values())
+        return list(self.topic(topic).subscriptions.values())
 
     def create_topic(self, name: str, options: TopicOptions, now_us: int) -> Decision[None]:
         check_name("topic", name)
@@ -139,35 +138,40 @@ class State:
     def publish(self, topic_name: str, batch: Batch, now_us: int) -> Decision[int]:
         """The reply is the position of the first message; the others follow it."""
         try:
-            first = self.topics[topic_name].next_position
+            topic = self.topics[topic_name]
         except (KeyError, TypeError):
             raise TopicNotFound(topic_name) from None
         keys, data, attributes, sizes = batch
-        if not keys:
-            return first, (), ()
-        if len(keys) == 1:
+        first, count = topic.next_position, len(keys)
+        if count == 1:
             size = sizes[0]
             records = [(first, keys[0], data[0], attributes[0], now_us, size, now_us)]
+        elif not count:
+            return first, (), ()
         else:  # columns become rows in C, without a step of the interpreter per message
             size = sum(sizes)
-            positions = range(first, first + len(keys))
+            positions = range(first, first + count)
             records = list(zip(positions, keys, data, attributes, repeat(now_us), sizes, repeat(now_us)))
-        return first, (self._decide_published(topic_name, records, size),), ()
-
-    def _decide_published(self, topic: str, records: list[Record], size: int) -> Published:
         refused = NOBODY
-        for subscription in self._by_topic[topic].values():
+        for subscription in topic.subscriptions.values():
             if (
-                subscription.backlog_messages + len(records) <= subscription.max_messages
-                and subscription.backlog_bytes + size <= subscription.max_bytes
+                subscription.backlog_messages + count > subscription.max_messages
+                or subscription.backlog_bytes + size > subscription.max_bytes
             ):
-                continue
+                refused = self._decide_refused(topic, records)
+                break
+        return first, (_new(Published, (topic_name, records, size, refused)),), ()
+
+    def _decide_refused(self, topic: Topic, records: list[Record]) -> Mapping[str, frozenset[int]]:
+        """Who misses which of these messages because it is full; or an error, if it must not miss any."""
+        refused: dict[str, frozenset[int]] = {}
+        for subscription in topic.subscriptions.values():
             positions = subscription.decide_room(records)
             if positions and subscription.options.queue_limits.when_full == "drop":
-                refused = {**refused, subscription.name: positions}
+                refused[subscription.name] = positions
             elif positions:
                 _refuse(subscription)
-        return _new(Published, (topic, records, size, refused))
+        return refused
 
     # -- messages out ------------------------------------------------------------------------------
 
@@ -180,8 +184,7 @@ class State:
         except (KeyError, TypeError):
             raise SubscriptionNotFound(name) from None
         first, records = subscription.lease(count, now_us, consumer, max_bytes, alone)
-        wake_us = subscription.wake_us
-        if records and (wake_us is None or wake_us > now_us + subscription.ack_deadline_us):
+        if records and subscription.wake_us > now_us + subscription.ack_deadline_us:
             self._set_alarm(subscription)
         return subscription, first, records
 
@@ -189,10 +192,10 @@ class State:
         """Move the deadline to `seconds` from now; the reply lists the leases that are over already."""
         subscription = self.subscription(name)
         check_number("seconds", seconds, up_to=MAX_ACK_DEADLINE_SECONDS)
-        out = subscription.leases.records
-        subscription.leases.extend([lease for lease in leases if lease in out], now_us + round(seconds * MICROSECONDS))
+        out, over = subscription.leases.split(leases)
+        subscription.leases.extend(out, now_us + round(seconds * MICROSECONDS))
         self._set_alarm(subscription)
-        return [lease for lease in leases if lease not in out], (), ()
+        return over, (), ()
 
     def release(self, name: str, leases: Sequence[int], consumer: object = None) -> Decision[None]:
         """Take back what a consumer holds but has not begun, without blaming it."""
@@ -212,25 +215,21 @@ class State:
     def ack(self, name: str, leases: Sequence[int]) -> Decision[list[int]]:
         """Each lease named once. The reply lists those that are over; the others are acked all the same."""
         try:
-            out = self.subscriptions[name].leases.records
+            held = self.subscriptions[name].leases
         except (KeyError, TypeError):
             raise SubscriptionNotFound(name) from None
         try:
-            records = [out[leases[0]]] if len(leases) == 1 else list(map(out.__getitem__, leases))
-            return [], (_new(Acked, (name, leases, records)),), ()
-        except KeyError:
-            valid = [lease for lease in leases if lease in out]
-            over = [lease for lease in leases if lease not in out]
-            return over, (Acked(name, valid, [out[lease] for lease in valid]),), ()
+            return [], (_new(Acked, (name, leases, held.records(leases))),), ()
+        except LookupError:
+            out, over = held.split(leases)
+            return over, (Acked(name, out, held.records(out)),), ()
 
     def nack(self, name: str, leases: Sequence[int], now_us: int) -> Decision[list[int]]:
         """The reply lists the leases that are over already; the others come again all the same."""
         subscription = self.subscription(name)
-        out = subscription.leases.records
-        events, problems = self._decide_failed(
-            subscription, [lease for lease in dict.fromkeys(leases) if lease in out], now_us, expired=False
-        )
-        return [lease for lease in leases if lease not in out], events, problems
+        out, over = subscription.leases.split(leases)
+        events, problems = self._decide_failed(subscription, list(dict.fromkeys(out)), now_us, expired=False)
+        return over, events, problems
 
     def _decide_failed(
         self, subscription: Subscription, leases: Sequence[int], now_us: int, *, expired: bool
@@ -260,20 +259,20 @@ class State:
         """The same messages in the dead-letter topic, or an error if it is missing or has no room."""
         policy = subscription.options.dead_letter_policy
         assert policy is not None
-        first = self.topic(policy.dead_letter_topic).next_position
+        topic = self.topic(policy.dead_letter_topic)
         records: list[Record] = [
             (position, key, data, attributes, publish_us, size, now_us)
             for position, (_, key, data, attributes, publish_us, size, _) in enumerate(
-                sorted(poison, key=_position), first
+                sorted(poison, key=_position), topic.next_position
             )
         ]
-        published = self._decide_published(policy.dead_letter_topic, records, sum(map(_size, poison)))
-        if published.refused:
-            raise QueueFull(", ".join(published.refused), "a dead letter is never dropped")
-        return published
+        if refused := self._decide_refused(topic, records):
+            raise QueueFull(", ".join(refused), "a dead letter is never dropped")
+        return Published(topic.name, records, sum(map(_size, poison)), NOBODY)
 
     def _without_audience(self, published: Published) -> list[str]:
-        if self._by_topic[published.topic] or self.topics[published.topic].retention_us:
+        topic = self.topics[published.topic]
+        if topic.subscriptions or topic.retention_us:
             return []
         count = len(published.records)
         return [f"dead-letter topic {published.topic!r} has no subscription: nobody keeps {count} message(s)"]
@@ -319,7 +318,7 @@ class State:
             due_us, name = heappop(self._alarms)
             subscription = self.subscriptions.get(name)
             if subscription is not None and subscription.wake_us == due_us:
-                subscription.wake_us = None
+                subscription.wake_us = inf
                 return subscription, self._due_of(subscription, now_us)
         self.due_us = self._alarms[0][0] if self._alarms else inf
         return None
@@ -331,7 +330,7 @@ class State:
     def _set_alarm(self, subscription: Subscription) -> None:
         """Ask again when this subscription's time comes, unless that is arranged already."""
         due_us = subscription.due_us()
-        if due_us is not None and (subscription.wake_us is None or due_us < subscription.wake_us):
+        if due_us is not None and due_us < subscription.wake_us:
             subscription.wake_us = due_us
             heappush(self._alarms, (due_us, subscription.name))
             self.due_us = self._alarms[0][0]
@@ -343,31 +342,28 @@ class State:
         for event in events:
             _APPLY[type(event)](self, event)
 
-    def reveal(self) -> Collection[Subscription]:
+    def reveal(self) -> list[Subscription]:
         """Let subscribers see what was published: call it when that is as durable as it will get."""
-        touched: Collection[Subscription] = ()
-        for event in self._hidden:
-            # The topic may have been deleted meanwhile, and its messages with it.
-            subscriptions = self._by_topic.get(event.topic, NOBODY).values()
-            for subscription in subscriptions:
-                refused = event.refused.get(subscription.name) if event.refused else None
-                subscription.absorb(event.records, event.size, refused)
-                if subscription.wake_us is None:
+        touched: list[Subscription] = []
+        for topic, records, size, refused in self._hidden:
+            for subscription in topic.subscriptions.values():
+                subscription.absorb(records, size, refused.get(subscription.name) if refused else None)
+                if subscription.wake_us == inf:
                     self._set_alarm(subscription)
-            touched = [*touched, *subscriptions] if touched else subscriptions
+                touched.append(subscription)
         self._hidden.clear()
         return touched
 
     def _topic_created(self, event: TopicCreated) -> None:
         self._serial += 1
         self.topics[event.topic] = Topic(event.topic, event.id_prefix, event.options, event.now_us)
-        self._by_topic[event.topic] = {}
         self._set_retention(event.topic)
 
     def _topic_deleted(self, event: TopicDeleted) -> None:
-        del self.topics[event.topic]
-        for subscription in self._by_topic.pop(event.topic).values():
+        topic = self.topics.pop(event.topic)
+        for subscription in topic.subscriptions.values():
             subscription.detach()
+        topic.subscriptions.clear()
 
     def _subscription_created(self, event: SubscriptionCreated) -> None:
         self._serial += 1
@@ -382,7 +378,7 @@ class State:
             self._first_lease,
         )
         self.subscriptions[event.subscription] = subscription
-        self._by_topic[event.topic][event.subscription] = subscription
+        topic.subscriptions[event.subscription] = subscription
         self._by_ack_prefix[event.ack_id_prefix] = subscription
         self._set_retention(event.topic)
 
@@ -397,13 +393,13 @@ class State:
         self._first_lease = max(self._first_lease, subscription.leases.next)
         del self._by_ack_prefix[subscription.ack_id_prefix]
         if not subscription.detached:
-            del self._by_topic[subscription.topic][event.subscription]
+            del self.topics[subscription.topic].subscriptions[event.subscription]
             self._set_retention(subscription.topic)
 
     def _set_retention(self, name: str) -> None:
         """A topic keeps messages for as long as it or one of its subscriptions asks for."""
         if topic := self.topics.get(name):
-            subscribed = [s.options for s in self._by_topic[name].values() if s.options.retain_acked_messages]
+            subscribed = [s.options for s in topic.subscriptions.values() if s.options.retain_acked_messages]
             topic.retain(
                 max(
                     [
@@ -414,11 +410,16 @@ class State:
             )
 
     def _published(self, event: Published) -> None:
-        self.topics[event.topic].append(event.records)
-        self._hidden.append(event)
+        name, records, size, refused = event
+        topic = self.topics[name]
+        topic.next_position = records[-1][0] + 1
+        if topic.retention_us:
+            topic.keep(records)
+        self._hidden.append((topic, records, size, refused))
 
     def _acked(self, event: Acked) -> None:
-        self.subscriptions[event.subscription].acked(event.leases, event.records)
+        name, leases, records = event
+        self.subscriptions[name].acked(leases, records)
 
     def _failed(self, event: Failed) -> None:
         subscription = self.subscriptions[event.subscription]

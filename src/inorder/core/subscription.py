@@ -51,16 +51,18 @@ class Subscription:
         self.created_us = created_us
         self.detached = False
         self.counters = Counters()
+        self._first_lease = first_lease
         self.leases = Leases(first_lease)
-        self.wake_us: int | None = None  # the alarm that the state has set for us
+        self.wake_us: float = inf  # the alarm that the state has set for us
         self.backlog_messages = 0
         self.backlog_bytes = 0
-        self.out_bytes = 0
+        self.out_bytes = 0  # known only where flow control asks for it
         self._gaps = 0  # gap records that are not acked yet; they are no backlog
+        self._gaps_delivered = 0
         self.failures = Failures()
         self._holds = Holds()
         self._out_of_key: dict[str, list[int]] = {}  # leases in order, where a key may have several
-        self._oldest_us: int | None = None  # nothing that waits was stored earlier
+        self._oldest_us: float = inf  # nothing that waits was stored earlier
         self._swept_us = 0
         self._starved: tuple[int, int] | None = None  # (position, since) of the first that did not fit
         self._set_options(options)
@@ -68,14 +70,34 @@ class Subscription:
 
     def _set_options(self, options: SubscriptionOptions) -> None:
         self.options = options
+        self._flow = options.flow_control
+        if self._flow is not None:
+            self.out_bytes = self._size_out()
         self.matches: Callable[..., bool] | None = compile_filter(options.filter) if options.filter else None
         limits = options.queue_limits
         self.max_messages = inf if limits.max_messages is None else limits.max_messages
         self.max_bytes = inf if limits.max_bytes is None else limits.max_bytes
         self.ordered = options.enable_message_ordering
         self.windowed = self.ordered and options.max_outstanding_per_key > 1
+        self._plain = self._is_plain()
         self.ack_deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
         self.retention_us = round(options.message_retention_duration * MICROSECONDS)
+
+    def _is_plain(self) -> bool:
+        """Whether leases and acks have nothing to look after: no failure, gap, window or flow control.
+
+        That is how it is nearly always, and `_plain` says so in one look. Whoever brings trouble
+        takes it away; an ack after which there is none left gives it back.
+        """
+        return not (self._gaps or self.failures.known or self.windowed or self._flow is not None)
+
+    def _add_gaps(self, count: int) -> None:
+        self._gaps += count
+        self._plain = False
+
+    def _note_failure(self, position: int, count: int, out_us: int) -> None:
+        self.failures.note(position, count, out_us)
+        self._plain = False
 
     def _new_lanes(self) -> Lanes[Record]:
         if not self.ordered:
@@ -106,15 +128,15 @@ class Subscription:
             self._absorb_with_gaps(records, refused)
             return
         if self.matches is not None:
-            matches = self.matches
-            records = [record for record in records if matches(record[ATTRIBUTES] or {})]
+            records = [record for record in records if self.matches(record[ATTRIBUTES] or {})]
             size = sum(map(_size, records))
-        if records:
-            self._lanes.put(records)
-            self.backlog_messages += len(records)
-            self.backlog_bytes += size
-            if self._oldest_us is None:
-                self._oldest_us = records[0][STORED_US]
+            if not records:
+                return
+        self._lanes.put(records)
+        self.backlog_messages += len(records)
+        self.backlog_bytes += size
+        if self._oldest_us == inf:
+            self._oldest_us = records[0][6]
 
     def _absorb_with_gaps(self, records: Sequence[Record], refused: frozenset[int]) -> None:
         for record in records:
@@ -134,7 +156,7 @@ class Subscription:
             wider = Gap(key, gap.first_position, record[POSITION], gap.count + 1, gap.reason)
             self._lanes.replace(key, -1, (*before[:DATA], wider, *before[ATTRIBUTES:]))
         else:
-            self._gaps += 1
+            self._add_gaps(1)
             self._lanes.put([gap_for(record, "dropped")])
 
     # -- what goes out -----------------------------------------------------------------------------
@@ -143,8 +165,8 @@ class Subscription:
         """Whether a pull may find something."""
         if self.detached or not self._lanes.any_ready():
             return False
-        flow = self.options.flow_control
-        return flow is None or (len(self.leases.records) < flow.max_messages and self.out_bytes < flow.max_bytes)
+        flow = self._flow
+        return flow is None or (self.leases.count < flow.max_messages and self.out_bytes < flow.max_bytes)
 
     def lease(
         self, count: int, now_us: int, consumer: object = None, max_bytes: float = inf, alone: bool = True
@@ -153,43 +175,41 @@ class Subscription:
 
         A consumer may limit their bytes; if it holds nothing else, one larger message may go `alone`.
         """
-        flow = self.options.flow_control
-        if flow is not None:
-            count = self._allowed(count, flow)
-            max_bytes = min(max_bytes, flow.max_bytes - self.out_bytes)
-            alone = alone and not self.leases.records
+        if self._flow is not None:
+            count = self._allowed(count, self._flow)
+            max_bytes = min(max_bytes, self._flow.max_bytes - self.out_bytes)
+            alone = alone and not self.leases.count
         taken = self._lanes.take(count, consumer)
         if not taken:
             return 0, taken
-        size = taken[0][5] if len(taken) == 1 else sum(map(_size, taken))
-        if size > max_bytes or (self._oldest_us is not None and self._oldest_us < now_us - self.retention_us):
+        if self._oldest_us < now_us - self.retention_us or (max_bytes != inf and sum(map(_size, taken)) > max_bytes):
             taken = self._choose(taken, count, now_us, consumer, max_bytes, alone)
             if not taken:
                 return 0, taken
-            size = sum(map(_size, taken))
         else:
             self._starved = None
-        self.out_bytes += size
         first = self.leases.grant(taken, now_us, now_us + self.ack_deadline_us)
-        self.counters.delivered += len(taken)
-        if self.windowed:
+        if not self._plain:
             self._note_out(taken, first)
-        if self._gaps:
-            self.counters.delivered -= _count_gaps(taken)
-        if self.failures.known:
-            self.counters.redelivered += self.failures.were_out(taken)
         return first, taken
 
     def _allowed(self, count: int, flow: FlowControl) -> int:
-        out = len(self.leases.records)
+        out = self.leases.count
         if out and self.out_bytes >= flow.max_bytes:
             return 0
         return max(0, min(count, flow.max_messages - out))
 
     def _note_out(self, taken: list[Record], first: int) -> None:
-        for lease, record in enumerate(taken, first):
-            if key := record[KEY]:
-                self._out_of_key.setdefault(key, []).append(lease)
+        if self._flow is not None:
+            self.out_bytes += sum(map(_size, taken))
+        if self._gaps:
+            self._gaps_delivered += _count_gaps(taken)
+        if self.failures.known:
+            self.counters.redelivered += self.failures.were_out(taken)
+        if self.windowed:
+            for lease, record in enumerate(taken, first):
+                if key := record[KEY]:
+                    self._out_of_key.setdefault(key, []).append(lease)
 
     def _choose(
         self, taken: list[Record], count: int, now_us: int, consumer: object, left: float, alone: bool
@@ -228,10 +248,19 @@ class Subscription:
 
     def acked(self, leases: Sequence[int], records: Sequence[Record]) -> None:
         """These are done; what waited for them may go."""
-        size = records[0][5] if len(records) == 1 else sum(map(_size, records))
-        self._end(leases, records, size)
         self._lanes.done(records)
-        self.counters.acked += self._forget(records, size)
+        if not self._plain:
+            self._end(leases, records)
+            self.counters.acked += self._forget(records)
+            self._plain = self._is_plain()
+            return
+        self.leases.end(leases)
+        count = len(records)
+        self.counters.acked += count
+        self.backlog_messages -= count
+        self.backlog_bytes -= records[0][5] if count == 1 else sum(map(_size, records))
+        if not self.backlog_messages:
+            self._oldest_us = inf
 
     def decide_failure(
         self, leases: Iterable[int], now_us: int, *, dead_letters: bool = True
@@ -240,27 +269,33 @@ class Subscription:
 
         A key takes back all that is out after its first one that failed.
         """
-        out = self.leases.records
+        out = self.leases
         groups: list[tuple[str, list[int], list[int]]] = []  # key, leases that come back, those that failed
         failed_by_key: dict[str, list[int]] = {}
         for lease in leases:
-            if self.ordered and (key := out[lease][KEY]):
+            if self.ordered and (key := out.of(lease)[KEY]):
                 failed_by_key.setdefault(key, []).append(lease)
             else:
                 groups.append(("", [lease], [lease]))
         for key, failed in failed_by_key.items():
-            of_key = self._out_of_key[key] if self.windowed else failed  # ascending, as positions are
-            groups.append((key, of_key[of_key.index(min(failed)) :], failed))
+            groups.append((key, self._out_from(key, failed), failed))
         returns: list[Return] = []
         poison: list[Record] = []
         for key, taken_back, failed in groups:
-            back = [(out[lease], lease in failed) for lease in taken_back]
+            back = [(out.of(lease), lease in failed) for lease in taken_back]
             verdict = judge(self.options, self.failures, back, now_us, dead_letters)
             poison += verdict.poison
             returns.append(
                 Return(key, taken_back, verdict.records, verdict.failures, verdict.until_us, verdict.waits_for)
             )
         return returns, poison
+
+    def _out_from(self, key: str, leases: list[int]) -> list[int]:
+        """All that is out of a key from the first of these on: no later one may stay out and pass them."""
+        if not self.windowed:
+            return leases
+        of_key = self._out_of_key[key]  # ascending, as positions are
+        return of_key[of_key.index(min(leases)) :]
 
     def failed(self, event: Failed) -> None:
         """Failed deliveries come back to their place, and wait there as decided."""
@@ -270,11 +305,11 @@ class Subscription:
         else:
             self.counters.nacked += event.failed
         for back in event.returns:
-            out = [self.leases.records[lease] for lease in back.leases]
+            out = [self.leases.of(lease) for lease in back.leases]
             out_us = self.leases.granted_us(back.leases[0]) if back.leases else event.now_us
             for position, count in back.failures:
-                self.failures.note(position, count, out_us)
-            self._end(back.leases, out, sum(map(_size, out)))
+                self._note_failure(position, count, out_us)
+            self._end(back.leases, out)
             if back.key:
                 self._hold(back)
             else:
@@ -296,19 +331,20 @@ class Subscription:
                 self._lanes.give_back(record)
 
     def release(self, leases: Sequence[int]) -> None:
-        """Take back what was out without blaming it: it goes first again."""
-        out = self.leases.records
-        leases = sorted(lease for lease in leases if lease in out)
+        """Take back what was out, and what is out behind it, without blaming it: it goes first again."""
+        out = self.leases
         by_key: dict[str, list[int]] = {}
-        for lease in leases:
-            by_key.setdefault(out[lease][KEY] if self.ordered else "", []).append(lease)
-        for key, of_key in by_key.items():
-            records = [out[lease] for lease in of_key]
+        for lease in sorted(leases):
+            if (record := out.get(lease)) is not None:
+                by_key.setdefault(record[KEY] if self.ordered else "", []).append(lease)
+        for key, released in by_key.items():
+            of_key = self._out_from(key, released) if key else released
+            records = [out.of(lease) for lease in of_key]
             for lease, record in zip(of_key, records, strict=True):
                 position = record[POSITION]
                 if not isinstance(record[DATA], Gap):
-                    self.failures.note(position, self.failures.count(position), self.leases.granted_us(lease))
-            self._end(of_key, records, sum(map(_size, records)))
+                    self._note_failure(position, self.failures.count(position), self.leases.granted_us(lease))
+            self._end(of_key, records)
             if key:
                 self._lanes.hold(key, records)
                 if key not in self._holds.keys:
@@ -317,14 +353,15 @@ class Subscription:
                 self._give_back(records, 0)
 
     def dead_lettered(self, records: Sequence[Record]) -> None:
-        self.counters.dead_lettered += self._forget(records, sum(map(_size, records)))
+        self.counters.dead_lettered += self._forget(records)
         if self.ordered:
-            self._gaps += sum(record[KEY] != "" for record in records)
+            self._add_gaps(sum(record[KEY] != "" for record in records))
 
-    def _end(self, leases: Sequence[int], records: Sequence[Record], size: int) -> None:
+    def _end(self, leases: Sequence[int], records: Sequence[Record]) -> None:
         """These are no longer out, whatever becomes of them."""
         self.leases.end(leases)
-        self.out_bytes -= size
+        if self._flow is not None:
+            self.out_bytes -= sum(map(_size, records))
         if self._out_of_key:
             for lease, record in zip(leases, records, strict=True):
                 if key := record[KEY]:
@@ -333,7 +370,7 @@ class Subscription:
                     if not of_key:
                         del self._out_of_key[key]
 
-    def _forget(self, records: Sequence[Record], size: int) -> int:
+    def _forget(self, records: Sequence[Record]) -> int:
         """These are no longer part of the backlog; returns how many messages that were."""
         messages = len(records)
         if self._gaps:
@@ -341,11 +378,11 @@ class Subscription:
             self._gaps -= gaps
             messages -= gaps
         self.backlog_messages -= messages
-        self.backlog_bytes -= size
+        self.backlog_bytes -= records[0][5] if len(records) == 1 else sum(map(_size, records))
         if self.failures.known:
             self.failures.forget(map(_position, records))
         if not self.backlog_messages:
-            self._oldest_us = None
+            self._oldest_us = inf
         return messages
 
     # -- keys in trouble ---------------------------------------------------------------------------
@@ -370,8 +407,8 @@ class Subscription:
         index, record = self._culprit(key, self._holds.keys.pop(key))
         if not isinstance(record[DATA], Gap):  # it may have become too old meanwhile
             self._lanes.replace(key, index, gap_for(record, "skipped"))
-            self.counters.skipped += self._forget([record], record[SIZE])
-            self._gaps += 1
+            self.counters.skipped += self._forget([record])
+            self._add_gaps(1)
         self._lanes.release(key)
 
     def _culprit(self, key: str, hold: Hold) -> tuple[int, Record]:
@@ -383,7 +420,7 @@ class Subscription:
         """The keys that are held, and those of which something waits while the first is out."""
         out: dict[str, list[int]] = {}
         if self.ordered:
-            for lease, record in self.leases.records.items():
+            for lease, record in self.leases.out():
                 out.setdefault(record[KEY], []).append(lease)
         window = self.options.max_outstanding_per_key
         full = (key for key in self._lanes.crowded() if key not in self._holds.keys and len(out.get(key, ())) >= window)
@@ -397,7 +434,7 @@ class Subscription:
             head, reason = self._culprit(key, hold)[1], "parked" if hold.until_us is None else "backoff"
         else:
             assert lease is not None
-            head, reason = self.leases.records[lease], "out"
+            head, reason = self.leases.of(lease), "out"
         granted_us = now_us if lease is None else self.leases.granted_us(lease)
         first_out_us = self.failures.first_out_us(head[POSITION], granted_us)
         return BlockedKey(
@@ -414,11 +451,11 @@ class Subscription:
         blocked = self.blocked_keys(now_us)
         publish_times = [record[PUBLISH_US] for record in self._unacked() if not isinstance(record[DATA], Gap)]
         return Metrics(
-            counters=replace(self.counters),
+            counters=replace(self.counters, delivered=self.leases.next - self._first_lease - self._gaps_delivered),
             backlog_messages=self.backlog_messages,
             backlog_bytes=self.backlog_bytes,
-            outstanding_messages=len(self.leases.records),
-            outstanding_bytes=self.out_bytes,
+            outstanding_messages=self.leases.count,
+            outstanding_bytes=self._size_out(),
             oldest_unacked_seconds=(now_us - min(publish_times, default=now_us)) / MICROSECONDS,
             blocked_keys=len(blocked),
             parked_keys=sum(key.reason == "parked" for key in blocked),
@@ -434,9 +471,9 @@ class Subscription:
 
     def _sweep_us(self) -> int | None:
         """When to look for messages that are too old; a pull does not depend on it."""
-        if self._oldest_us is None:
+        if self._oldest_us == inf:
             return None
-        return max(self._oldest_us + self.retention_us + 1, self._swept_us + SWEEP_US)
+        return max(int(self._oldest_us) + self.retention_us + 1, self._swept_us + SWEEP_US)
 
     def elapse(self, now_us: int) -> None:
         """Backoffs that are over end; from time to time, what is older than the retention goes."""
@@ -461,18 +498,18 @@ class Subscription:
 
         self._lanes.rewrite(change)
         self._holds.rewrite(change)
-        times += [record[STORED_US] for record in self.leases.records.values()]
-        self._oldest_us = min(times, default=None)
+        times += [record[STORED_US] for _, record in self.leases.out()]
+        self._oldest_us = min(times, default=inf)
 
     def _unless_outdated(self, record: Record, now_us: int) -> Record | None:
         """The record, or what is left of one that is too old: a gap in its key, or nothing."""
         if record[STORED_US] >= now_us - self.retention_us or isinstance(record[DATA], Gap):
             return record
         self.counters.outdated += 1
-        self._forget([record], record[SIZE])
+        self._forget([record])
         if not self.ordered or not record[KEY]:
             return None
-        self._gaps += 1
+        self._add_gaps(1)
         return gap_for(record, "expired")
 
     def oldest_unacked(self) -> int | None:
@@ -489,18 +526,15 @@ class Subscription:
 
     def update(self, options: SubscriptionOptions) -> None:
         """Deliver by other rules from now on. If those of order change, what is out comes again."""
-        before = self._window()
+        change = _window(options) != _window(self.options)
+        if change:
+            self.release([lease for lease, _ in self.leases.out()])  # by the rules by which they went
         self._set_options(options)
-        if before != self._window():
+        if change:
             self._change_lanes()
 
-    def _window(self) -> int:
-        """How many of a key may be out; 0 if keys mean nothing."""
-        return self.options.max_outstanding_per_key if self.ordered else 0
-
     def _change_lanes(self) -> None:
-        """Take back what is out and line everything up anew. A key that waits goes on waiting."""
-        self.release(list(self.leases.records))
+        """Line everything up anew. A key that waits goes on waiting."""
         records = sorted(self._unacked(), key=_position)
         until_us = self._holds.until_us()
         self._holds.clear()
@@ -534,16 +568,25 @@ class Subscription:
         self._starved = None
         self._lanes = self._new_lanes()
         self.out_bytes = self._gaps = self.backlog_messages = self.backlog_bytes = 0
-        self._oldest_us = None
+        self._oldest_us = inf
         matches, self.matches = self.matches, None  # they have matched before
-        self.absorb(records, sum(map(_size, records)))
+        if records:
+            self.absorb(records, sum(map(_size, records)))
         self.matches = matches
 
+    def _size_out(self) -> int:
+        return sum(record[SIZE] for _, record in self.leases.out())
+
     def _unacked(self) -> Iterator[Record]:
-        yield from self.leases.records.values()
+        yield from (record for _, record in self.leases.out())
         yield from self._lanes.records()
         yield from self._holds.delayed()
 
 
 def _count_gaps(records: Iterable[Record]) -> int:
     return sum(isinstance(record[DATA], Gap) for record in records)
+
+
+def _window(options: SubscriptionOptions) -> int:
+    """How many of a key may be out; 0 if keys mean nothing."""
+    return options.max_outstanding_per_key if options.enable_message_ordering else 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from inorder.clock import MICROSECONDS
+from inorder.core.subscription import Subscription
 from inorder.message import POSITION, STORED_US, Record
 from inorder.options import TopicOptions
 
@@ -20,14 +21,14 @@ class Topic:
         self.options = options
         self.created_us = created_us
         self.next_position = 0
+        self.subscriptions: dict[str, Subscription] = {}
         self.retention_us = 0  # 0: nothing is kept; the longest that the topic or a subscription asks for
         self._log: list[Record] = []
 
-    def append(self, records: Sequence[Record]) -> None:
-        self.next_position = records[-1][POSITION] + 1
-        if self.retention_us:
-            self._log += records
-            self._forget_before(records[-1][STORED_US] - self.retention_us)
+    def keep(self, records: Sequence[Record]) -> None:
+        """Retain new messages, for as long as anybody asks for."""
+        self._log += records
+        self._forget_before(records[-1][STORED_US] - self.retention_us)
 
     def retain(self, seconds: float) -> None:
         """Keep what comes from now on for so long; 0 keeps nothing."""

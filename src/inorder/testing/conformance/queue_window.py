@@ -176,6 +176,42 @@ class Window(QueueCase):
         self.publish(*(f"free-{number}" for number in range(50)))
         assert "keyed" in [self.pull_texts(1)[0] for _ in range(10)]
 
+    def test_a_key_is_not_starved_by_a_message_without_one_that_fails_again_and_again(self) -> None:
+        """message-ordering BR-008"""
+        for window in (1, 2):
+            name = f"window-{window}"
+            self.subscribe(name, enable_message_ordering=True, max_outstanding_per_key=window)
+            self.publish("bad")
+            self.publish("good", key="k")
+            seen = []
+            for _ in range(4):
+                [message] = self.queue.pull(name, 1)
+                seen.append(message.data)
+                (self.nack if message.data == b"bad" else self.ack)(message)
+            assert b"good" in seen
+
+    def test_what_came_back_without_a_key_stays_the_oldest_of_its_kind_beside_a_key(self) -> None:
+        """message-queue BR-019"""
+        self.subscribe(enable_message_ordering=True)
+        self.publish("a", "b")
+        a, b = self.pull(2)
+        self.publish("c", "d")
+        self.publish("keyed", key="k")
+        self.nack(b)
+        self.nack(a)
+        got = [self.pull_texts(1)[0] for _ in range(5)]
+        assert [text for text in got if text != "keyed"] == ["a", "b", "c", "d"]
+        assert "keyed" in got[:3]
+
+    def test_what_is_released_takes_back_all_that_is_out_behind_it(self) -> None:
+        self.subscribe_windowed(3)
+        self.publish("0", "1", "2", "3", key="k")
+        zero, one, two = self.pull(3)
+        self.queue.release("worker", [one._lease])
+        self.assert_over(one, two)
+        self.nack(zero)
+        assert self.consume() == ["0", "1", "2", "3"]
+
     def test_messages_without_a_key_are_not_starved_by_keys(self) -> None:
         self.subscribe_windowed(100)
         self.publish(*(f"{number}" for number in range(50)), key="k")
