@@ -37,6 +37,10 @@ class Lanes(Generic[Item]):
         """Whether a `take` may find something."""
         return bool(self._ready or self._returned)
 
+    def ready(self) -> int:
+        """How many a `take` would find."""
+        return len(self._ready) + len(self._returned)
+
     def put(self, records: Iterable[Item]) -> None:
         """New records, behind everything of their keys."""
         behind, ready = self._behind, self._ready
@@ -195,6 +199,9 @@ class WindowedLanes(Lanes[Item]):
 
     def any_ready(self) -> bool:
         return bool(self._line or self._aside_for or self._returned)
+
+    def ready(self) -> int:
+        return len(self._line) + len(self._returned)  # at least: a key may have more than one turn
 
     def put(self, records: Iterable[Item]) -> None:
         for record in records:

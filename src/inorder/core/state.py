@@ -32,6 +32,8 @@ from inorder.core.events import (
     TopicCreated,
     TopicDeleted,
 )
+from inorder.core.ledger import Book, Ledger, TopicLedger
+from inorder.core.log import History, MemoryHistory
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import (
@@ -45,7 +47,7 @@ from inorder.errors import (
     TopicAlreadyExists,
     TopicNotFound,
 )
-from inorder.message import POSITION, SIZE, STORED_US, Batch, Record
+from inorder.message import POSITION, SIZE, Batch, Record
 from inorder.options import (
     MAX_ACK_DEADLINE_SECONDS,
     SubscriptionOptions,
@@ -69,8 +71,11 @@ class NoRoom(ResourceExhausted):
 class State:
     """The whole broker. `epoch` makes ids unique: give every start of a broker another one."""
 
-    def __init__(self, epoch: str) -> None:
+    def __init__(
+        self, epoch: str, book: Book | None = None, history: Callable[[int], History] = lambda _: MemoryHistory()
+    ) -> None:
         self._epoch = epoch
+        self._history = history  # of the topic with a serial number
         self._serial = 0
         self._first_lease = 1  # of new subscriptions: beyond those of a deleted one of the same name
         self.topics: dict[str, Topic] = {}
@@ -80,6 +85,8 @@ class State:
         self._hidden: list[tuple[Topic, list[Record], int, Mapping[str, frozenset[int]]]] = []
         self._alarms: list[tuple[int, str]] = []
         self.due_us = inf  # when `due` should be asked next
+        if book is not None:
+            self._restore(book)
 
     # -- topics and subscriptions ------------------------------------------------------------------
 
@@ -102,7 +109,7 @@ class State:
         check_name("topic", name)
         if name in self.topics:
             raise TopicAlreadyExists(name)
-        return None, [TopicCreated(name, f"{self._epoch}{self._serial}-", options, now_us)], ()
+        return None, [TopicCreated(name, self._serial, f"{self._epoch}{self._serial}-", options, now_us)], ()
 
     def delete_topic(self, name: str) -> Decision[None]:
         self.topic(name)
@@ -110,14 +117,13 @@ class State:
 
     def create_subscription(self, name: str, topic: str, options: SubscriptionOptions, now_us: int) -> Decision[None]:
         check_name("subscription", name)
-        self.topic(topic)
+        log = self.topic(topic)
         if name in self.subscriptions:
             raise SubscriptionAlreadyExists(name)
         _check_dead_letters(topic, options)
         # The subscription is built once on trial, so that a bad filter is refused before anything is stored.
-        Subscription(name, topic, "", "", options, now_us)
-        prefix = f"{self._epoch}{self._serial}-"
-        return None, [SubscriptionCreated(name, topic, prefix, options, now_us)], ()
+        Subscription(name, self._serial, topic, "", "", log, options, now_us)
+        return None, [SubscriptionCreated(name, topic, self._serial, options, now_us)], ()
 
     def update_subscription(self, name: str, options: SubscriptionOptions) -> Decision[None]:
         subscription = self.subscription(name)
@@ -297,7 +303,17 @@ class State:
             raise FailedPrecondition(f"subscription {name!r} is detached: its topic was deleted")
         if position is not None:
             self._check_position(subscription, position, now_us)
-        return None, [Sought(name, position, time_us, now_us)], ()
+        else:
+            position = self._position_at(subscription, time_us or 0)
+        replay_from = max(position, self.topics[subscription.topic].retained_from(now_us))
+        return None, [Sought(name, position, replay_from)], ()
+
+    def _position_at(self, subscription: Subscription, time_us: int) -> int:
+        """The first message that was stored at a time or later, of those that can be delivered again."""
+        topic = self.topics[subscription.topic]
+        first = topic.history.first_since(time_us)
+        unacked = subscription.first_unacked_since(time_us)
+        return min((position for position in (first, unacked) if position is not None), default=topic.next_position)
 
     def _check_position(self, subscription: Subscription, position: int, now_us: int) -> None:
         topic = self.topics[subscription.topic]
@@ -306,7 +322,7 @@ class State:
         if position > end:
             raise InvalidArgument(f"position: up to {end}, the next one to come, not {position}")
         unacked = subscription.oldest_unacked()
-        oldest = min(topic.oldest_position(now_us), end if unacked is None else unacked)
+        oldest = min(topic.retained_from(now_us), end if unacked is None else unacked)
         if position < oldest:
             raise NotRetained(position, oldest)
 
@@ -335,6 +351,37 @@ class State:
             heappush(self._alarms, (due_us, subscription.name))
             self.due_us = self._alarms[0][0]
 
+    # -- what survives -----------------------------------------------------------------------------
+
+    def book(self) -> Book:
+        """What must be remembered of all this."""
+        book = Book(self._serial)
+        for t in self.topics.values():
+            book.topics[t.name] = TopicLedger(t.name, t.serial, t.id_prefix, t.options, t.created_us, t.next_position)
+        for subscription in self.subscriptions.values():
+            book.subscriptions[subscription.name] = subscription.ledger()
+        return book
+
+    def _restore(self, book: Book) -> None:
+        self._serial = book.serial
+        for t in book.topics.values():
+            topic = Topic(t.name, t.serial, t.id_prefix, t.options, t.created_us, self._history(t.serial))
+            topic.next_position = topic.visible = t.next_position
+            self.topics[t.name] = topic
+        for ledger in book.subscriptions.values():
+            self._restore_subscription(ledger)
+        for name in self.topics:
+            self._set_retention(name)
+
+    def _restore_subscription(self, ledger: Ledger) -> None:
+        # A detached one keeps the name of its topic, which may be that of another topic by now.
+        topic = Topic(ledger.topic, -1, "", TopicOptions(), 0, MemoryHistory()) if ledger.detached else None
+        subscription = self._add_subscription(
+            ledger.name, ledger.serial, topic or self.topics[ledger.topic], ledger.options, ledger.created_us
+        )
+        subscription.restore(ledger)
+        self._set_alarm(subscription)
+
     # -- apply -------------------------------------------------------------------------------------
 
     def apply(self, events: Iterable[Event]) -> None:
@@ -351,13 +398,15 @@ class State:
                 if subscription.wake_us == inf:
                     self._set_alarm(subscription)
                 touched.append(subscription)
+            topic.visible = records[-1][0] + 1
         self._hidden.clear()
         return touched
 
     def _topic_created(self, event: TopicCreated) -> None:
-        self._serial += 1
-        self.topics[event.topic] = Topic(event.topic, event.id_prefix, event.options, event.now_us)
-        self._set_retention(event.topic)
+        name, serial, id_prefix, options, now_us = event
+        self._serial = serial + 1
+        self.topics[name] = Topic(name, serial, id_prefix, options, now_us, self._history(serial))
+        self._set_retention(name)
 
     def _topic_deleted(self, event: TopicDeleted) -> None:
         topic = self.topics.pop(event.topic)
@@ -366,21 +415,21 @@ class State:
         topic.subscriptions.clear()
 
     def _subscription_created(self, event: SubscriptionCreated) -> None:
-        self._serial += 1
-        topic = self.topics[event.topic]
+        name, topic, serial, options, now_us = event
+        self._serial = serial + 1
+        self._add_subscription(name, serial, self.topics[topic], options, now_us)
+        self._set_retention(topic)
+
+    def _add_subscription(
+        self, name: str, serial: int, topic: Topic, options: SubscriptionOptions, created_us: int
+    ) -> Subscription:
+        prefix = f"{self._epoch}{serial}-"
         subscription = Subscription(
-            event.subscription,
-            event.topic,
-            event.ack_id_prefix,
-            topic.id_prefix,
-            event.options,
-            event.now_us,
-            self._first_lease,
+            name, serial, topic.name, prefix, topic.id_prefix, topic, options, created_us, self._first_lease
         )
-        self.subscriptions[event.subscription] = subscription
-        topic.subscriptions[event.subscription] = subscription
-        self._by_ack_prefix[event.ack_id_prefix] = subscription
-        self._set_retention(event.topic)
+        self.subscriptions[name] = self._by_ack_prefix[prefix] = subscription
+        topic.subscriptions[name] = subscription
+        return subscription
 
     def _subscription_updated(self, event: SubscriptionUpdated) -> None:
         subscription = self.subscriptions[event.subscription]
@@ -437,13 +486,7 @@ class State:
 
     def _sought(self, event: Sought) -> None:
         subscription = self.subscriptions[event.subscription]
-        retained = self.topics[subscription.topic].retained(event.now_us)
-        if event.position is not None:
-            position = event.position
-            subscription.seek(retained, lambda record: record[POSITION] >= position)
-        else:
-            time_us = event.time_us or 0
-            subscription.seek(retained, lambda record: record[STORED_US] >= time_us)
+        subscription.seek(event.position, event.replay_from)
         self._set_alarm(subscription)
 
     def _elapsed(self, event: Elapsed) -> None:

@@ -6,25 +6,32 @@ make true what has been decided and cannot fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
 
 from inorder.clock import MICROSECONDS
-from inorder.core.events import Failed, HeadSkipped, KeyResumed, Return
+from inorder.core.events import Failed, Failure, HeadSkipped, KeyResumed, Return
 from inorder.core.failures import Failures, gap_for, judge
 from inorder.core.filters import compile_filter
 from inorder.core.holds import Hold, Holds
 from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
 from inorder.core.leases import Leases
+from inorder.core.ledger import Ledger, Wait, positions_of
+from inorder.core.log import Log
+from inorder.core.ranges import Ranges, runs
 from inorder.errors import KeyNotBlocked
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record
 from inorder.metadata import BlockedKey, Counters, Metrics
 from inorder.options import FlowControl, SubscriptionOptions
 
 SWEEP_US = 60 * MICROSECONDS  # how often messages that nobody pulls are looked at for their age
+READ_AHEAD = 10_000  # messages that wait in memory where all of them can be read again
+COLD: Any = type("Cold", (), {"__repr__": lambda _: "COLD"})()  # stands for data that was put aside
 PASS_OVER = 100  # how far a pull looks past messages that do not fit the bytes that are free
 
 _size = itemgetter(SIZE)
@@ -37,15 +44,25 @@ class Subscription:
     def __init__(
         self,
         name: str,
+        serial: int,
         topic: str,
         ack_id_prefix: str,
         id_prefix: str,
+        log: Log,
         options: SubscriptionOptions,
         created_us: int,
         first_lease: int = 1,
     ) -> None:
         self.name = name
+        self.serial = serial
         self.topic = topic
+        self._log = log
+        self.cursor = log.next_position  # what lies before it was taken in from the log
+        self._lagging = False  # the log has more that was not taken in, because enough waits here
+        self._read_ahead = READ_AHEAD if log.history.complete else inf
+        self._skip = Ranges()  # what is done of that, and need not be read
+        self._to_come: Ledger | None = None  # what is known of messages that were not read yet
+        self._cold = 0  # messages that wait without their data
         self.ack_id_prefix = ack_id_prefix
         self.id_prefix = id_prefix
         self.created_us = created_us
@@ -95,8 +112,8 @@ class Subscription:
         self._gaps += count
         self._plain = False
 
-    def _note_failure(self, position: int, count: int, out_us: int) -> None:
-        self.failures.note(position, count, out_us)
+    def _note_failures(self, failures: Mapping[int, Failure]) -> None:
+        self.failures.known.update(failures)
         self._plain = False
 
     def _new_lanes(self) -> Lanes[Record]:
@@ -113,7 +130,7 @@ class Subscription:
         bytes_left = self.max_bytes - self.backlog_bytes
         refused: set[int] = set()
         for record in records:
-            if self.matches is not None and not self.matches(record[ATTRIBUTES] or {}):
+            if self.matches is not None and not self._matches(record):
                 continue
             # As soon as one does not fit, none does: a later one that fits would hide the hole.
             if messages_left < 1 or bytes_left < record[SIZE] or refused:
@@ -127,8 +144,14 @@ class Subscription:
         if refused:
             self._absorb_with_gaps(records, refused)
             return
+        if self._lagging or self.cursor > records[0][0] or self.backlog_messages >= self._read_ahead:
+            records = self._take_in_later(records)
+            if not records:
+                return
+            size = sum(map(_size, records))
+        self.cursor = records[-1][0] + 1
         if self.matches is not None:
-            records = [record for record in records if self.matches(record[ATTRIBUTES] or {})]
+            records = [record for record in records if self._matches(record)]
             size = sum(map(_size, records))
             if not records:
                 return
@@ -138,11 +161,25 @@ class Subscription:
         if self._oldest_us == inf:
             self._oldest_us = records[0][6]
 
+    def _take_in_later(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Those that are to be taken in at once: some may lie before the cursor; and enough may wait here."""
+        if self._lagging:
+            return ()
+        records = [record for record in records if record[POSITION] >= self.cursor]
+        if records and self.backlog_messages >= self._read_ahead:
+            self._lagging = True
+            return ()
+        return records
+
+    def _matches(self, record: Record) -> bool:
+        return self.matches is None or self.matches(record[ATTRIBUTES] or {})
+
     def _absorb_with_gaps(self, records: Sequence[Record], refused: frozenset[int]) -> None:
         for record in records:
             if record[POSITION] not in refused:
                 self.absorb([record], record[SIZE])
                 continue
+            self.cursor = record[POSITION] + 1
             self.counters.dropped += 1
             if self.ordered and record[KEY]:
                 self._put_gap(record)
@@ -154,7 +191,8 @@ class Subscription:
         before = waiting[-1] if waiting else None
         if before is not None and isinstance(gap := before[DATA], Gap) and gap.reason == "dropped":
             wider = Gap(key, gap.first_position, record[POSITION], gap.count + 1, gap.reason)
-            self._lanes.replace(key, -1, (*before[:DATA], wider, *before[ATTRIBUTES:]))
+            members: Any = [*(before[ATTRIBUTES] or [before[POSITION]]), record[POSITION]]
+            self._lanes.replace(key, -1, (*before[:DATA], wider, members, *before[PUBLISH_US:]))
         else:
             self._add_gaps(1)
             self._lanes.put([gap_for(record, "dropped")])
@@ -163,7 +201,7 @@ class Subscription:
 
     def any_ready(self) -> bool:
         """Whether a pull may find something."""
-        if self.detached or not self._lanes.any_ready():
+        if self.detached or not (self._lagging or self._lanes.any_ready()):
             return False
         flow = self._flow
         return flow is None or (self.leases.count < flow.max_messages and self.out_bytes < flow.max_bytes)
@@ -175,6 +213,8 @@ class Subscription:
 
         A consumer may limit their bytes; if it holds nothing else, one larger message may go `alone`.
         """
+        if self._lagging:
+            self._catch_up(count)
         if self._flow is not None:
             count = self._allowed(count, self._flow)
             max_bytes = min(max_bytes, self._flow.max_bytes - self.out_bytes)
@@ -188,6 +228,8 @@ class Subscription:
                 return 0, taken
         else:
             self._starved = None
+        if self._cold:
+            taken = self._warm(taken)
         first = self.leases.grant(taken, now_us, now_us + self.ack_deadline_us)
         if not self._plain:
             self._note_out(taken, first)
@@ -285,9 +327,12 @@ class Subscription:
             back = [(out.of(lease), lease in failed) for lease in taken_back]
             verdict = judge(self.options, self.failures, back, now_us, dead_letters)
             poison += verdict.poison
-            returns.append(
-                Return(key, taken_back, verdict.records, verdict.failures, verdict.until_us, verdict.waits_for)
-            )
+            lease_of = {out.of(lease)[POSITION]: lease for lease in taken_back}
+            failures = {
+                position: Failure(count, self.failures.first_out_us(position, out.granted_us(lease_of[position])))
+                for position, count in verdict.failures
+            }
+            returns.append(Return(key, taken_back, verdict.records, failures, verdict.until_us, verdict.waits_for))
         return returns, poison
 
     def _out_from(self, key: str, leases: list[int]) -> list[int]:
@@ -306,9 +351,7 @@ class Subscription:
             self.counters.nacked += event.failed
         for back in event.returns:
             out = [self.leases.of(lease) for lease in back.leases]
-            out_us = self.leases.granted_us(back.leases[0]) if back.leases else event.now_us
-            for position, count in back.failures:
-                self._note_failure(position, count, out_us)
+            self._note_failures(back.failures)
             self._end(back.leases, out)
             if back.key:
                 self._hold(back)
@@ -342,8 +385,8 @@ class Subscription:
             records = [out.of(lease) for lease in of_key]
             for lease, record in zip(of_key, records, strict=True):
                 position = record[POSITION]
-                if not isinstance(record[DATA], Gap):
-                    self._note_failure(position, self.failures.count(position), self.leases.granted_us(lease))
+                if not isinstance(record[DATA], Gap) and position not in self.failures.known:
+                    self._note_failures({position: Failure(0, out.granted_us(lease))})
             self._end(of_key, records)
             if key:
                 self._lanes.hold(key, records)
@@ -452,8 +495,8 @@ class Subscription:
         publish_times = [record[PUBLISH_US] for record in self._unacked() if not isinstance(record[DATA], Gap)]
         return Metrics(
             counters=replace(self.counters, delivered=self.leases.next - self._first_lease - self._gaps_delivered),
-            backlog_messages=self.backlog_messages,
-            backlog_bytes=self.backlog_bytes,
+            backlog_messages=self.backlog_messages + self._lag(),
+            backlog_bytes=self.backlog_bytes + self._log.history.size(self.cursor, self._log.visible),
             outstanding_messages=self.leases.count,
             outstanding_bytes=self._size_out(),
             oldest_unacked_seconds=(now_us - min(publish_times, default=now_us)) / MICROSECONDS,
@@ -514,15 +557,26 @@ class Subscription:
 
     def oldest_unacked(self) -> int | None:
         """The smallest position that is still to be acked."""
-        return min(map(_position, self._unacked()), default=None)
+        lag = [self._skip.end_at(self.cursor)] if self._lagging else []
+        return min([*map(_position, self._unacked()), *lag], default=None)
 
-    def seek(self, retained: Sequence[Record], wanted: Callable[[Record], bool]) -> None:
-        """Start over with the wanted ones of what is retained or unacked; forget everything else."""
-        records = {record[POSITION]: record for record in retained}
-        if self.matches is not None:
-            records = {position: r for position, r in records.items() if self.matches(r[ATTRIBUTES] or {})}
+    def first_unacked_since(self, time_us: int) -> int | None:
+        """The smallest of them that was stored at that time or later."""
+        return min((record[POSITION] for record in self._unacked() if record[STORED_US] >= time_us), default=None)
+
+    def seek(self, position: int, replay_from: int) -> None:
+        """Start over with all from `replay_from` on, and with what is unacked from `position` on."""
+        if self._log.history.complete:
+            ledger = self.ledger()
+            ledger.sought(position, replay_from)
+            self._start_over([])
+            self.restore(ledger)
+            return
+        kept = self._log.history.read(replay_from, self._log.visible)
+        records = {record[POSITION]: record for record in kept if self.matches is None or self._matches(record)}
         records.update((r[POSITION], r) for r in self._unacked() if not isinstance(r[DATA], Gap))
-        self._start_over(sorted(filter(wanted, records.values())))
+        self._start_over([record for place, record in sorted(records.items()) if place >= position])
+        self.cursor = max(position, self._log.visible)
 
     def update(self, options: SubscriptionOptions) -> None:
         """Deliver by other rules from now on. If those of order change, what is out comes again."""
@@ -539,6 +593,10 @@ class Subscription:
         until_us = self._holds.until_us()
         self._holds.clear()
         self._lanes = self._new_lanes()
+        self._line_up(records, until_us)
+
+    def _line_up(self, records: Iterable[Record], until_us: Mapping[int, int | None]) -> None:
+        """Put records into their lanes; those of `until_us`, and their keys, wait so long."""
         free: list[Record] = []
         for record in records:
             position, key = record[POSITION], record[KEY]
@@ -551,6 +609,91 @@ class Subscription:
             else:
                 free.append(record)
         self._lanes.put(free)
+
+    # -- what waits in the log, and what survives ---------------------------------------------------
+
+    def _catch_up(self, count: int) -> None:
+        """Take in from the log until so many are ready, or nothing is left there."""
+        while self._lagging and self._lanes.ready() < count:
+            self._take_in(self._read_on())
+
+    def _read_on(self) -> list[Record]:
+        """The next messages of the log."""
+        end = self._log.visible
+        records = self._log.history.read(self._skip.end_at(self.cursor), end)
+        self.cursor = records[-1][POSITION] + 1 if records else end
+        self._lagging = self.cursor < end
+        return records
+
+    def _take_in(self, records: Iterable[Record]) -> None:
+        if self._skip:
+            records = [record for record in records if record[POSITION] not in self._skip]
+        records = [record for record in records if self._matches(record)]
+        if self._to_come is None:
+            until_us: Mapping[int, int | None] = {}
+        else:
+            gaps, until_us = self._to_come.gaps, self._to_come.until_us()
+            records = [gap_for(r, gaps[r[POSITION]]) if r[POSITION] in gaps else r for r in records]
+        if self.backlog_messages >= self._read_ahead:  # they wait behind others for long
+            records = [_chilled(record) for record in records]
+            self._cold += len(records)
+        self._put(records, until_us)
+
+    def _warm(self, taken: list[Record]) -> list[Record]:
+        """Read again what was put aside without its data."""
+        cold = sorted(record[POSITION] for record in taken if record[DATA] is COLD)
+        self._cold -= len(cold)
+        read: dict[int, Record] = {}
+        for first, end in runs(cold):
+            while first < end and (records := self._log.history.read(first, end)):
+                read.update((record[POSITION], record) for record in records)
+                first = records[-1][POSITION] + 1
+        return [read[record[POSITION]] if record[DATA] is COLD else record for record in taken]
+
+    def _lag(self) -> int:
+        """How many messages of the log were not taken in; a filter may leave some of them out."""
+        if not self._lagging:
+            return 0
+        return self._log.visible - self.cursor - self._skip.within(self.cursor, self._log.visible).count()
+
+    def ledger(self) -> Ledger:
+        """What must survive of all this."""
+        ledger = Ledger(self.name, self.topic, self.serial, self.options, self.created_us, self.detached)
+        if self.detached:
+            return ledger
+        unacked: list[int] = []
+        for record in self._unacked():
+            gap = record[DATA]
+            if isinstance(gap, Gap) and gap.reason != "expired":  # that one can be found again
+                ledger.gaps.update(dict.fromkeys(positions_of([record]), gap.reason))
+            unacked += positions_of([record])
+        ends = [-1, *sorted(unacked), self.cursor]
+        done = Ranges((before + 1, after) for before, after in pairwise(ends))
+        ledger.done = Ranges([*done, *self._skip.within(self.cursor, 1 << 62)])
+        ledger.failures = {position: known for position, known in self.failures.known.items() if known.times}
+        ledger.holds = dict(self._holds.keys)
+        ledger.waits = {record[POSITION]: Wait(record[KEY], due_us) for due_us, record in self._holds.delayed()}
+        if self._to_come is not None:
+            ledger.gaps.update((p, reason) for p, reason in self._to_come.gaps.items() if p >= self.cursor)
+        return ledger
+
+    def restore(self, ledger: Ledger) -> None:
+        """Go on from what is known; the messages are read from the log when they are wanted."""
+        self.detached = ledger.detached
+        if self.detached:
+            return
+        self._skip = ledger.sorted_done()
+        self._to_come = ledger if ledger.gaps or ledger.holds or ledger.waits else None
+        self.cursor = self._skip.end_at(0)
+        self._lagging = self.cursor < self._log.visible
+        self._note_failures(ledger.failures)
+        # Who waits must be known at once, and so must be what lies before it.
+        last = max(ledger.until_us(), default=-1)
+        records: list[Record] = []
+        while self._lagging and (self.cursor <= last or self.max_messages != inf or self.max_bytes != inf):
+            records += self._read_on()
+        self._take_in(records)
+        self._plain = self._is_plain()
 
     def detach(self) -> None:
         """The topic is gone, and so is everything that came from it."""
@@ -566,13 +709,21 @@ class Subscription:
         self.failures.clear()
         self._holds.clear()
         self._starved = None
+        self._lagging = False
+        self._skip, self._to_come, self._cold = Ranges(), None, 0
         self._lanes = self._new_lanes()
         self.out_bytes = self._gaps = self.backlog_messages = self.backlog_bytes = 0
         self._oldest_us = inf
-        matches, self.matches = self.matches, None  # they have matched before
-        if records:
-            self.absorb(records, sum(map(_size, records)))
-        self.matches = matches
+        self._put(records)
+
+    def _put(self, records: Sequence[Record], until_us: Mapping[int, int | None] = MappingProxyType({})) -> None:
+        """Line up messages that were visible before."""
+        messages = [record for record in records if not isinstance(record[DATA], Gap)]
+        self._add_gaps(len(records) - len(messages))
+        self.backlog_messages += len(messages)
+        self.backlog_bytes += sum(map(_size, messages))
+        self._oldest_us = min([self._oldest_us, *(record[STORED_US] for record in records)])
+        self._line_up(records, until_us)
 
     def _size_out(self) -> int:
         return sum(record[SIZE] for _, record in self.leases.out())
@@ -580,7 +731,12 @@ class Subscription:
     def _unacked(self) -> Iterator[Record]:
         yield from (record for _, record in self.leases.out())
         yield from self._lanes.records()
-        yield from self._holds.delayed()
+        yield from (record for _, record in self._holds.delayed())
+
+
+def _chilled(record: Record) -> Record:
+    position, key, data, _, publish_us, size, stored_us = record
+    return record if isinstance(data, Gap) else (position, key, COLD, None, publish_us, size, stored_us)
 
 
 def _count_gaps(records: Iterable[Record]) -> int:
