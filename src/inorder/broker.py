@@ -349,23 +349,28 @@ class MessageQueue:
     def withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
         """Give up those of these publishes that still wait for room: nothing of them is stored."""
         with self._lock:
-            for topic, waiting in list(self._blocked.items()):
-                self._blocked[topic] = deque(one for one in waiting if one[1] not in answers)
+            self._withdraw(set(answers))
             calls = self._end_turn()
-        for answer in answers:
-            if not answer.done():
-                answer.set_exception(Closed("there was no room for the message before the publisher was closed"))
         for call in calls:
             call()
+
+    def _withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
+        # An answer that is not among the waiting is on its way already: its messages are stored.
+        for topic, waiting in self._blocked.items():
+            error = Closed("there was no room for the message before the publisher was closed")
+            self._to_call += [partial(answer.set_exception, error) for _, answer in waiting if answer in answers]
+            self._blocked[topic] = deque(one for one in waiting if one[1] not in answers)
 
     def close(self) -> None:
         """Take no more calls. Publishers that wait for room get `Closed`."""
         with self._lock:
             self._closed = True
-            waiting = [answer for batches in self._blocked.values() for _, answer in batches]
             if self._timer is not None:
                 self._timer.cancel()
-        self.withdraw(waiting)
+            self._withdraw({answer for waiting in self._blocked.values() for _, answer in waiting})
+            calls = self._end_turn()
+        for call in calls:
+            call()
 
     # -- a turn ------------------------------------------------------------------------------------
 

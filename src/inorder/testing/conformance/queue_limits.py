@@ -10,7 +10,7 @@ import pytest
 
 from inorder.broker import MessageQueue
 from inorder.errors import Closed, QueueFull, TopicNotFound
-from inorder.message import Message
+from inorder.message import Message, batch_of
 from inorder.testing.conformance.case import PATIENCE_SECONDS, QueueCase, gaps, texts, waits
 
 DAY_SECONDS = 86_400
@@ -388,6 +388,20 @@ class QueueCapacity(QueueCase):
         assert isinstance(waiting.exception(PATIENCE_SECONDS), Closed)
         with pytest.raises(Closed):
             self.publish("c")
+
+    def test_a_publisher_that_gives_up_is_told_the_truth_of_what_is_stored(self) -> None:
+        """message-queue BR-022: it gives up while its messages are let in, and others still wait."""
+        self.limit(max_messages=2, when_full="block")
+        self.publish("1", "2")
+        first, second, third = answers = [
+            self.queue.submit("orders", batch_of([Message(text)])) for text in (b"a", b"b", b"c")
+        ]
+        first.add_done_callback(lambda _: self.queue.withdraw(answers))
+        self.ack(*self.pull())
+        assert isinstance(third.exception(PATIENCE_SECONDS), Closed)
+        messages = self.pull()
+        assert texts(messages) == ["a", "b"]
+        assert [message.id for message in messages] == first.result() + second.result()
 
     def test_retention_makes_room_for_publishers_that_wait(self) -> None:
         """message-queue BR-022"""
