@@ -186,7 +186,7 @@ class MessageQueue:
             gaps = [message for message in taken if isinstance(message._record[DATA], Gap)]
             if not gaps:
                 return messages + taken if messages else taken
-            messages += [message for message in taken if message not in gaps]
+            messages += [message for message in taken if not isinstance(message._record[DATA], Gap)]
             self.settle(subscription, [gap._lease for gap in gaps], ())
             for gap in gaps:
                 if on_gap is not None:
