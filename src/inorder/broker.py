@@ -24,7 +24,7 @@ from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument
-from inorder.message import DATA, Batch, Gap, Message, Source, batch_of, delivered
+from inorder.message import ATTRIBUTES, DATA, POSITION, Batch, Gap, Message, Record, Source, batch_of, delivered
 from inorder.metadata import BlockedKey, BrokerMetrics, Metrics, SubscriptionMetadata, TopicMetadata
 from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
@@ -416,15 +416,17 @@ class MessageQueue:
 
     def _log_full(self, event: Published) -> None:
         """Say once that a subscription is full, and again only after it had room meanwhile."""
-        for name, positions in event.refused.items():
-            if name not in self._full:
+        for subscription in self._state.subscriptions_of(event.topic):
+            name, refused = subscription.name, event.refused.get(subscription.name, frozenset())
+            if name in self._full and _takes_any(subscription, event.records, refused):
+                self._full.remove(name)
+            if refused and name not in self._full:
                 self._full.add(name)
-                limits = self._state.subscriptions[name].options.queue_limits
+                limits = subscription.options.queue_limits
                 _log.warning(
                     "subscription %r reached its queue capacity (%s messages, %s bytes): it misses %d message(s)",
-                    name, limits.max_messages, limits.max_bytes, len(positions),
+                    name, limits.max_messages, limits.max_bytes, len(refused),
                 )  # fmt: skip
-        self._full -= {s.name for s in self._state.subscriptions_of(event.topic)} - set(event.refused)
 
     def _end_turn(self) -> Sequence[Wake]:
         """Let waiting publishers in, set the timer, and say what is to be called once the lock is free."""
@@ -503,6 +505,13 @@ class _Source:
         except InorderError as error:
             return Pending.failed(error)
         return Pending.of(None)
+
+
+def _takes_any(subscription: Subscription, records: Iterable[Record], refused: Collection[int]) -> bool:
+    matches = subscription.matches
+    return any(
+        record[POSITION] not in refused and (matches is None or matches(record[ATTRIBUTES] or {})) for record in records
+    )
 
 
 def _microseconds(time: datetime | float) -> int:

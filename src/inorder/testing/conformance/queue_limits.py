@@ -220,6 +220,28 @@ class QueueCapacity(QueueCase):
             self.publish("missed")
             assert len(caplog.records) == 2
 
+    def test_what_a_filter_leaves_out_is_no_sign_of_room(self, caplog: pytest.LogCaptureFixture) -> None:
+        """message-queue BR-022"""
+        self.subscribe(filter="attributes:wanted", queue_limits={"max_messages": 1})
+        wanted, unwanted = Message(b"", {"wanted": ""}), Message(b"")
+        with caplog.at_level(logging.WARNING):
+            self.queue.publish("orders", [wanted])
+            for _ in range(3):
+                self.queue.publish("orders", [wanted])
+                self.queue.publish("orders", [unwanted])
+            assert len(caplog.records) == 1
+
+    def test_a_subscription_that_had_room_is_logged_again_whatever_the_batches(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """message-queue BR-022"""
+        self.limit(max_messages=1)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                self.publish("a", "missed")
+                self.consume()
+            assert len(caplog.records) == 3
+
     def test_a_successor_of_the_same_name_is_logged_when_it_becomes_full(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
