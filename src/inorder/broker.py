@@ -26,7 +26,7 @@ from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument
 from inorder.message import ATTRIBUTES, DATA, POSITION, Batch, Gap, Message, Record, Source, batch_of, delivered
-from inorder.metadata import BlockedKey, BrokerMetrics, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
 from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
 
@@ -343,13 +343,6 @@ class MessageQueue:
         """Counters and gauges of one subscription. Costs what is in its backlog."""
         return self._turn(lambda state, now_us: (state.subscription(subscription).metrics(now_us), (), ()))
 
-    def all_metrics(self) -> BrokerMetrics:
-        """Counters and gauges of everything."""
-        return BrokerMetrics(
-            {topic.name: topic.published for topic in self.get_all_topics()},
-            {subscription.name: self.metrics(subscription.name) for subscription in self.get_all_subscriptions()},
-        )
-
     # -- whoever waits -----------------------------------------------------------------------------
 
     def watch(self, subscription: str, wake: Wake, report: Report) -> Callable[[], None]:
@@ -559,9 +552,7 @@ def _datetime(time_us: int) -> datetime:
 
 
 def _topic_metadata(topic: Topic) -> TopicMetadata:
-    return TopicMetadata(
-        topic.name, _datetime(topic.created_us), topic.options, topic.next_position, topic.next_position
-    )
+    return TopicMetadata(topic.name, _datetime(topic.created_us), topic.options, topic.next_position)
 
 
 def _subscription_metadata(subscription: Subscription) -> SubscriptionMetadata:

@@ -190,9 +190,6 @@ class QueueLimits:
         _choice("when_full", self.when_full, WhenFull)
 
 
-UNLIMITED = QueueLimits(max_messages=None, max_bytes=None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
     """How a topic keeps its messages."""
