@@ -25,7 +25,19 @@ from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument
-from inorder.message import ATTRIBUTES, DATA, POSITION, Batch, Gap, Message, Record, Source, batch_of, delivered
+from inorder.message import (
+    ATTRIBUTES,
+    DATA,
+    POSITION,
+    Batch,
+    Gap,
+    Message,
+    Record,
+    Source,
+    batch_of,
+    check_ordering_key,
+    delivered,
+)
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
 from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
@@ -34,7 +46,9 @@ T = TypeVar("T")
 Wake = Callable[[], None]
 Report = Callable[[str], None]
 
-MAX_TIME_SECONDS = 253_402_300_800  # the end of the year 9999, as far as a datetime goes
+# From the year 1 to the end of 9999, as far as a datetime goes.
+MIN_TIME_SECONDS = -62_135_596_800
+MAX_TIME_SECONDS = 253_402_300_800
 
 _log = logging.getLogger(__name__)
 
@@ -297,10 +311,11 @@ class MessageQueue:
             if found is None or answer(found[0].name, (found[1],)):
                 raise InvalidAckId(ack_id)
             return
-        try:
-            ack_ids = dict.fromkeys(map(str, ack_id))
-        except TypeError:
-            raise InvalidAckId(str(ack_id)) from None
+        given: object = ack_id
+        # Bytes are several numbers, which is not what anybody means by them.
+        if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray):
+            raise InvalidArgument(f"ack_id: expected a string, or several, not {type(given).__name__}")
+        ack_ids = dict.fromkeys(map(str, given))
         invalid: list[str] = []
         leases: dict[tuple[str, str], list[int]] = {}  # by subscription and prefix
         for one in ack_ids:
@@ -321,10 +336,12 @@ class MessageQueue:
 
     def resume_key(self, subscription: str, key: str) -> None:
         """Try a parked (or waiting) key again, as if its first message had never failed."""
+        check_ordering_key(key)
         self._turn(lambda state, _: state.resume_key(subscription, key), subscription)
 
     def skip(self, subscription: str, key: str) -> str:
         """Give up the first message of a parked (or waiting) key; returns the message's id."""
+        check_ordering_key(key)
 
         def skip(state: State, _: int) -> Decision[str]:
             position, events, problems = state.skip(subscription, key)
@@ -540,10 +557,10 @@ def _takes_any(subscription: Subscription, records: Iterable[Record], refused: C
 
 def _microseconds(time: datetime | float) -> int:
     if isinstance(time, datetime):
-        if time.tzinfo is None:
+        if time.utcoffset() is None:
             raise InvalidArgument(f"time: a datetime with a time zone, not {time!r}")
         return round(time.timestamp() * MICROSECONDS)
-    check_number("time", time, at_least=-inf, up_to=MAX_TIME_SECONDS)
+    check_number("time", time, at_least=MIN_TIME_SECONDS, up_to=MAX_TIME_SECONDS)
     return round(time * MICROSECONDS)
 
 
