@@ -75,7 +75,8 @@ class MessageQueue:
         self._full: set[str] = set()  # subscriptions whose being full was logged
         self._timer: Timer | None = None
         self._timer_us = inf
-        self._closed = False
+        self._closed = ""  # why it takes no more calls
+        _all.add(self)
 
     @classmethod
     def get_instance(cls) -> MessageQueue:
@@ -350,7 +351,11 @@ class MessageQueue:
         return self._turn(skip, subscription)
 
     def seek(self, subscription: str, *, position: int | None = None, time: datetime | float | None = None) -> None:
-        """Deliver again from a position or a publish time (UTC, or seconds since 1970) on."""
+        """Deliver again from a position on, or what the topic has stored since a time.
+
+        The time is a datetime with a time zone, or seconds since 1970. It is compared with the time at
+        which a message was stored in this topic: its publish time, or, of a dead letter, when it died.
+        """
         time_us = None if time is None else _microseconds(time)
         self._turn(
             lambda state, now_us: state.seek(subscription, now_us, position=position, time_us=time_us), subscription
@@ -400,7 +405,7 @@ class MessageQueue:
     def close(self) -> None:
         """Take no more calls. Publishers that wait for room get `Closed`."""
         with self._lock:
-            self._closed = True
+            self._closed = self._closed or "the broker is closed"
             if self._timer is not None:
                 self._timer.cancel()
             self._withdraw({answer for waiting in self._blocked.values() for _, answer in waiting})
@@ -431,7 +436,7 @@ class MessageQueue:
 
     def _begin_turn(self) -> int:
         if self._closed:
-            raise Closed("the broker is closed")
+            raise Closed(self._closed)
         now_us = self.clock.now_us()
         if self._state.due_us <= now_us:
             while due := self._state.due(now_us):
@@ -519,6 +524,25 @@ class MessageQueue:
             self._timer, self._timer_us = None, inf
         with suppress(Closed):
             self._turn(lambda *_: (None, (), ()))
+
+    def _leave_to_parent(self) -> None:
+        self._lock = threading.Lock()  # a thread that is not here may hold the other one, in mid-turn
+        self._closed = "the broker did not survive a fork: it is the parent's; make another one in this process"
+
+
+_all: weakref.WeakSet[MessageQueue] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Both processes would deliver the same messages, and each of them believe that it alone does.
+    MessageQueue._instance_lock = threading.Lock()
+    MessageQueue._instance = None
+    for broker in _all:
+        broker._leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class _Source:

@@ -1,6 +1,8 @@
 """What only the broker in memory can show: what a call costs, and when those who wait are woken."""
 
 import contextlib
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -79,3 +81,47 @@ def test_a_call_that_is_refused_wakes_those_whom_time_has_something_for(call: Ca
     with contextlib.suppress(InorderError):
         call(queue)
     assert woken == [False]
+
+
+FORK = """
+import os, sys, time
+from inorder.broker import MessageQueue
+from inorder.errors import Closed
+from inorder.message import Message
+
+queue = MessageQueue.get_instance()
+queue.register_topic("orders")
+queue.register_subscription("worker", "orders", {"ack_deadline": 600})
+queue.publish("orders", [Message(b"parent")])
+queue.pull("worker", 1)
+with queue._lock:  # as another thread may, which the child does not have
+    child = os.fork()
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert MessageQueue.get_instance() is queue
+    queue.publish("orders", [Message(b"parent")])
+    assert len(queue.pull("worker", 10)) == 1
+    sys.exit()
+try:
+    queue.publish("orders", [Message(b"child")])
+except Closed as error:
+    assert "fork" in str(error), error
+else:
+    os._exit(1)
+queue.close()
+own = MessageQueue.get_instance()
+own.register_topic("orders")
+own.register_subscription("worker", "orders", {"ack_deadline": 0.01})
+own.publish("orders", [Message(b"child")])
+own.pull("worker", 1)
+while not own.metrics("worker").counters.expired:
+    time.sleep(0.001)
+os._exit(own.get_all_topics()[0].published - 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_is_told_that_the_broker_is_not_its_own_and_has_another() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    ended = subprocess.run(command, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
