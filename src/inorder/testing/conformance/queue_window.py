@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inorder.errors import InvalidArgument
 from inorder.message import Gap, Message
 from inorder.testing.conformance.case import QueueCase, texts
 
@@ -233,13 +234,16 @@ class Window(QueueCase):
         self.queue.update_subscription("worker", {"max_outstanding_per_key": 2})
         assert [(message.data, message.delivery_attempt) for message in self.pull()] == [(b"1", 2), (b"2", 1)]
 
-    def test_a_window_changes_nothing_for_a_subscription_without_ordering(self) -> None:
-        self.subscribe(max_outstanding_per_key=2)
+    def test_a_window_goes_with_the_ordering(self) -> None:
+        """Without ordering nothing would keep to it, and a key would not be in order either."""
+        self.subscribe_windowed(2)
         self.publish("1", "2", "3", key="k")
-        messages = self.pull()
-        assert texts(messages) == ["1", "2", "3"]
-        self.nack(messages[0])
-        assert self.pull_texts() == ["1"]
+        with self.refused(InvalidArgument, "max_outstanding_per_key", "enable_message_ordering"):
+            self.queue.update_subscription("worker", {"enable_message_ordering": False})
+        self.queue.update_subscription("worker", {"enable_message_ordering": False, "max_outstanding_per_key": 1})
+        assert self.pull_texts() == ["1", "2", "3"]
+        self.queue.update_subscription("worker", {"enable_message_ordering": True, "max_outstanding_per_key": 2})
+        assert self.pull_texts() == ["1", "2"]
 
     def test_every_delivery_after_the_first_counts_as_a_redelivery(self) -> None:
         self.subscribe_windowed(3)
