@@ -448,8 +448,8 @@ class Subscription:
     def skip(self, key: str) -> None:
         """The message that the key waits for is given up, a gap takes its place, the key goes on."""
         index, record = self._culprit(key, self._holds.keys.pop(key))
+        self._lanes.replace(key, index, gap_for(record, "skipped"))
         if not isinstance(record[DATA], Gap):  # it may have become too old meanwhile
-            self._lanes.replace(key, index, gap_for(record, "skipped"))
             self.counters.skipped += self._forget([record])
             self._add_gaps(1)
         self._lanes.release(key)

@@ -432,9 +432,8 @@ class SubscriptionModel:
     def skip(self, key: str, now_us: int) -> Item:
         """The key goes on without the message that it waits for. Returns that."""
         item = self._go_on(key, now_us)
-        if not item.gap:  # it may have become too old meanwhile
-            self.give_up(item, "skipped")
-            self.counters.skipped += 1
+        self.counters.skipped += not item.gap  # it may have become too old meanwhile
+        self.give_up(item, "skipped")
         return item
 
     def _go_on(self, key: str, now_us: int) -> Item:
