@@ -182,8 +182,8 @@ class Closed(Unavailable):
 class JournalDamaged(DataLoss):
     """What a journal had made durable cannot be read any more. Nothing on disk was changed."""
 
-    def __init__(self, file: str, position: int, problem: str) -> None:
-        super().__init__(f"journal damaged: {file}, byte {position}: {problem}")
+    def __init__(self, file: str, position: int, problem: str, *, unit: str = "byte") -> None:
+        super().__init__(f"journal damaged: {file}, {unit} {position}: {problem}")
         self.file = file
         self.position = position
         self.problem = problem
@@ -211,6 +211,13 @@ class JournalTooNew(FailedPrecondition):
 
     def __init__(self, file: str, version: int, known: int) -> None:
         super().__init__(f"{file} has journal format {version}, and this version of inorder knows format {known} only")
+
+
+class OtherJournal(FailedPrecondition):
+    """The folder holds a journal of another kind."""
+
+    def __init__(self, folder: str, file: str) -> None:
+        super().__init__(f"{folder} holds a journal of another kind: {file}")
 
 
 class FrameDropped(FailedPrecondition):

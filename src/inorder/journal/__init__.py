@@ -7,6 +7,8 @@ A store keeps opaque bodies and knows nothing of what they mean. It promises tha
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+SEGMENT_BYTES = 64 * 1024 * 1024  # of a part: small enough to be dropped soon, large enough that files are few
+
 Location = int
 """Where a frame begins. It grows with every frame; beyond that it means something to its store only."""
 
@@ -62,7 +64,7 @@ class Store(Protocol):
         """The parts in order; the last one is still written to."""
 
     def drop(self, part: Part) -> None:
-        """Delete a part whose frames the snapshot stands for; its space is free when this returns."""
+        """Delete a part whose frames the snapshot stands for. After a crash it may be back, to be dropped again."""
 
     def end(self) -> Location:
         """Behind the last frame."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from inorder.errors import JournalDamaged
+from inorder.errors import JournalDamaged, OtherJournal
 from inorder.journal.files import Files
 from inorder.journal.frames import (
     SEGMENT_SHIFT,
@@ -16,6 +16,7 @@ from inorder.journal.frames import (
 from inorder.journal.head import HEAD_NAME, durable_location
 
 TEMPORARY = "snapshot.new"
+DATABASE = "journal.db"  # what the journal on SQLite is in
 
 
 def log_name(number: int) -> str:
@@ -46,6 +47,8 @@ class Layout(NamedTuple):
 
 def layout(files: Files) -> Layout:
     names = files.names()
+    if DATABASE in names:
+        raise OtherJournal(str(files), DATABASE)
     return Layout(_numbers(names, ".log"), _numbers(names, ".snapshot"))
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from inorder.errors import Closed, FrameDropped, InvalidArgument, JournalDamaged, JournalFailed
-from inorder.journal import Location, Part, Recovered
+from inorder.journal import SEGMENT_BYTES, Location, Part, Recovered
 from inorder.journal.files import File, Files
 from inorder.journal.frames import (
     FRAME_HEADER,
@@ -29,7 +29,6 @@ from inorder.journal.head import HEAD_NAME, Head
 from inorder.journal.layout import TEMPORARY, log_name, snapshot_name
 from inorder.journal.opening import Opening
 
-SEGMENT_BYTES = 64 * 1024 * 1024  # small enough to be dropped soon, large enough that files are few
 _OPEN_FILES = 32  # segments kept open for reading
 _COPY_BYTES = 1 << 22
 
