@@ -64,7 +64,7 @@ class Store(Protocol):
         """The parts in order; the last one is still written to."""
 
     def drop(self, part: Part) -> None:
-        """Delete a part whose frames the snapshot stands for. After a crash it may be back, to be dropped again."""
+        """Delete a part whose frames the snapshot stands for, for good."""
 
     def end(self) -> Location:
         """Behind the last frame."""

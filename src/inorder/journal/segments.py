@@ -206,6 +206,7 @@ class SegmentStore:
                 raise InvalidArgument(f"{log_name(number)} is not a part that the snapshot stands for")
             with self._stops_if_it_fails("remove", log_name(number)):
                 self._files.unlink(log_name(number))
+                self._files.sync()  # one by one: a crash brings back no old part while a younger one is gone
             del self._sealed[number]
             self._readable.pop(number, None)
 
