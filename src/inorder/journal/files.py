@@ -80,6 +80,13 @@ class Files(Protocol):
         """Make it durable which names exist."""
 
 
+def write_all(file: File, position: int, data: bytes) -> None:
+    """A write may take less than it was given, and says why only when it is asked again."""
+    while data:
+        written = file.write(position, (data,))
+        position, data = position + written, data[written:]
+
+
 class Folder:
     """A real folder."""
 

@@ -15,6 +15,7 @@ from inorder.journal.frames import (
 )
 from inorder.journal.head import HEAD_NAME, durable_location
 
+MISSING = "the file is missing"
 TEMPORARY = "snapshot.new"
 DATABASE = "journal.db"  # what the journal on SQLite is in
 
@@ -57,15 +58,19 @@ def _numbers(names: list[str], ending: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit() and len(stem) >= 8)
 
 
-def check_complete(found: Layout) -> None:
-    """Raise DataLoss unless the segments from the snapshot on are all there."""
+def missing(found: Layout) -> list[int]:
+    """The segments that should be there, from the snapshot on, and are not."""
     if not found.logs and not found.snapshots:
-        return
+        return []
     first = found.snapshot or 1
     last = found.live[-1] if found.live else first
-    for number in range(first, last + 1):
-        if number not in found.live:
-            raise JournalDamaged(log_name(number), 0, "the file is missing")
+    return sorted(set(range(first, last + 1)).difference(found.live))
+
+
+def check_complete(found: Layout) -> None:
+    """Raise DataLoss unless the segments from the snapshot on are all there."""
+    for number in missing(found):
+        raise JournalDamaged(log_name(number), 0, MISSING)
 
 
 def read_snapshot(files: Files, number: int) -> bytes:

@@ -21,7 +21,7 @@ from inorder.journal.frames import (
     previous_end,
     segment_of,
 )
-from inorder.journal.layout import check_complete, layout, log_name, read_head, read_snapshot
+from inorder.journal.layout import Layout, check_complete, layout, log_name, read_head, read_snapshot
 
 
 class Opening:
@@ -59,7 +59,7 @@ class Opening:
         try:
             before = previous_end(file, LOG_MAGIC, number, name)
         except BadHeader as error:
-            if number != self.found.logs[-1] or self._was_complete(file, number):
+            if was_complete(number, file, self.found, self.durable):
                 raise JournalDamaged(name, 0, str(error)) from None
             self.stillborn = number
             return False
@@ -68,25 +68,30 @@ class Opening:
             raise JournalDamaged(log_name(number - 1), self.end & OFFSET_MASK, problem)
         return True
 
-    def _was_complete(self, file: File, number: int) -> bool:
-        # A snapshot is written when its segment is durable, and so is the first frame of a segment.
-        start = number << SEGMENT_SHIFT
-        behind = headers_behind(file, start, start | file.size())
-        return self.durable > start or number == self.found.snapshot or next(behind, None) is not None
-
     def _judge(self, bad: BadFrame, file: File) -> None:
-        number = segment_of(bad.location)
-        file_end = number << SEGMENT_SHIFT | file.size()
-        had_been_durable = (
-            number != self.found.logs[-1]  # a segment is synced before the next one is created
-            or self.durable > bad.location
-            or any(header.durable > bad.location for header in headers_behind(file, bad.location, file_end))
-        )
-        if had_been_durable:
-            raise bad.as_damage(log_name(number))
-        self.end, self.cut = bad.location, file_end - bad.location
+        if had_been_durable(bad.location, file, self.found, self.durable):
+            raise bad.as_damage(log_name(segment_of(bad.location)))
+        self.end = bad.location
+        self.cut = file.size() - (bad.location & OFFSET_MASK)
 
     def uncertain(self) -> int:
         """The byte of the last segment from which on it is not known to be durable."""
         number = segment_of(self.end)
         return min(max(self.durable - (number << SEGMENT_SHIFT), 0), self.end & OFFSET_MASK)
+
+
+def had_been_durable(location: Location, file: File, found: Layout, durable: Location) -> bool:
+    """Whether anything proves that the bytes at a location, in its open file, had reached the disk."""
+    number = segment_of(location)
+    if number != found.logs[-1] or durable > location:  # a segment is synced before the next one is created
+        return True
+    behind = headers_behind(file, location, number << SEGMENT_SHIFT | file.size())
+    return any(header.durable > location for header in behind)
+
+
+def was_complete(number: int, file: File, found: Layout, durable: Location) -> bool:
+    """Whether anything proves that a segment, whose header cannot be read, had been created and made durable."""
+    if number != found.logs[-1] or number == found.snapshot:  # a snapshot is written when its segment is durable
+        return True
+    start = number << SEGMENT_SHIFT
+    return durable > start or any(headers_behind(file, start, start | file.size()))

@@ -21,7 +21,7 @@ from inorder.journal.frames import (
     previous_end,
     segment_of,
 )
-from inorder.journal.layout import layout, log_name, read_head, read_snapshot
+from inorder.journal.layout import MISSING, layout, log_name, read_head, read_snapshot
 
 
 class Reader(Protocol):
@@ -100,6 +100,6 @@ class SegmentReader:
         except FileNotFoundError:
             found = layout(self._files)
             if number >= found.snapshot:
-                raise JournalDamaged(name, 0, "the file is missing") from None
+                raise JournalDamaged(name, 0, MISSING) from None
             oldest = next(other for other in [*found.logs, found.snapshot] if other > number)
             raise FrameDropped(begin, first_location(oldest)) from None

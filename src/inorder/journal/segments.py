@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from inorder.errors import Closed, FrameDropped, InvalidArgument, JournalDamaged, JournalFailed
 from inorder.journal import SEGMENT_BYTES, Location, Part, Recovered
-from inorder.journal.files import File, Files
+from inorder.journal.files import File, Files, write_all
 from inorder.journal.frames import (
     FRAME_HEADER,
     LOG_MAGIC,
@@ -109,7 +109,7 @@ class SegmentStore:
         # After a failed sync the system may hold bytes it believes to be on disk while they are not. Writing
         # them once more makes this sync mean something, and changes nothing if they had been there.
         for position in range(opening.uncertain(), end, _COPY_BYTES):
-            _write(file, position, file.read(position, min(_COPY_BYTES, end - position)))
+            write_all(file, position, file.read(position, min(_COPY_BYTES, end - position)))
         file.sync()
         return _Tail(file, opening.end)
 
@@ -127,7 +127,7 @@ class SegmentStore:
             try:
                 written = tail.file.write(location & OFFSET_MASK, (header, data))
                 if written != size:
-                    _write(tail.file, (location & OFFSET_MASK) + written, (header + data)[written:])
+                    write_all(tail.file, (location & OFFSET_MASK) + written, (header + data)[written:])
             except OSError as error:
                 raise self._stop("write", log_name(segment_of(location)), error) from error
             self._tail = _Tail(tail.file, location + size)
@@ -167,7 +167,7 @@ class SegmentStore:
 
     def _new_segment(self, number: int, end_of_previous: Location) -> _Tail:
         file = self._files.create(log_name(number))
-        _write(file, 0, file_header(LOG_MAGIC, number, end_of_previous))
+        write_all(file, 0, file_header(LOG_MAGIC, number, end_of_previous))
         file.sync()
         self._files.sync()
         return _Tail(file, first_location(number))
@@ -183,8 +183,8 @@ class SegmentStore:
             header = file_header(SNAPSHOT_MAGIC, number, 0) + frame_header(first_location(number), 0, data)
             with self._stops_if_it_fails("save", snapshot_name(number)):
                 file = self._files.create(TEMPORARY)
-                _write(file, 0, header)
-                _write(file, len(header), data)
+                write_all(file, 0, header)
+                write_all(file, len(header), data)
                 file.sync()
                 self._files.rename(TEMPORARY, snapshot_name(number))
                 self._files.sync()
@@ -286,10 +286,3 @@ class SegmentStore:
                 self._tail = None
                 self._readable.clear()
                 self._lock.release()
-
-
-def _write(file: File, position: int, data: bytes) -> None:
-    """All of it: a write may take less than it was given, and says why only when it is asked again."""
-    while data:
-        written = file.write(position, (data,))
-        position, data = position + written, data[written:]

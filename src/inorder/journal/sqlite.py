@@ -73,9 +73,9 @@ class SqliteStore:
 
     def recover(self) -> Recovered:
         with self._busy, self._stops_if_it_fails("read"):
-            self._sealed = {part.first: part for part in _sealed_parts(self._connection)}
-            self._last = _last_part(self._connection)
-            found = _snapshot(self._connection)
+            self._sealed = {part.first: part for part in sealed_parts(self._connection)}
+            self._last = last_part(self._connection)
+            found = read_snapshot(self._connection)
             self._before = found[0] if found else 0
         return Recovered(found[1] if found else None, self._recovered_frames())
 
@@ -198,7 +198,7 @@ class SqliteStore:
     @contextmanager
     def _stops_if_it_fails(self, operation: str) -> Iterator[None]:
         try:
-            with _damage_is_named():
+            with damage_is_named():
                 yield
         except (sqlite3.Error, OSError) as error:
             self._failure = self._failure or JournalFailed(operation, DATABASE, error)
@@ -226,16 +226,16 @@ class SqliteReader:
 
     def end(self) -> Location:
         with self._connection() as connection:
-            return _last_part(connection).end
+            return last_part(connection).end
 
     def snapshot(self) -> tuple[Location, bytes] | None:
         with self._connection() as connection:
-            return _snapshot(connection)
+            return read_snapshot(connection)
 
     def parts(self) -> list[Part]:
         with self._connection() as connection:
             connection.execute("BEGIN")
-            parts = [*_sealed_parts(connection), _last_part(connection)]
+            parts = [*sealed_parts(connection), last_part(connection)]
         return [part for part in parts if part.first < part.end or part is parts[-1]]
 
     def read(self, start: Location | None = None, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
@@ -244,7 +244,7 @@ class SqliteReader:
         end = durable if end is None else min(end, durable)
         while True:
             with self._connection() as connection:
-                found = _snapshot_location(connection)
+                found = snapshot_location(connection)
                 batch = _batch(connection, start, end, found)
             if not batch:
                 return
@@ -255,10 +255,10 @@ class SqliteReader:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
             with (
-                _damage_is_named(),
+                damage_is_named(),
                 closing(sqlite3.connect(self._address, uri=True, isolation_level=None)) as connection,
             ):
-                _check_format(connection)
+                check_format(connection)
                 yield connection
         except sqlite3.Error as error:
             raise JournalFailed("read", DATABASE, error) from error
@@ -275,21 +275,21 @@ def _opened(folder: Folder) -> sqlite3.Connection:
         if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             connection.executescript(_SCHEMA)
             folder.sync()
-        _check_format(connection)
+        check_format(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _check_format(connection: sqlite3.Connection) -> None:
+def check_format(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT:
         raise JournalTooNew(DATABASE, version, FORMAT)
 
 
 @contextmanager
-def _damage_is_named() -> Iterator[None]:
+def damage_is_named() -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -298,15 +298,15 @@ def _damage_is_named() -> Iterator[None]:
         raise
 
 
-def _sealed_parts(connection: sqlite3.Connection) -> list[Part]:
+def sealed_parts(connection: sqlite3.Connection) -> list[Part]:
     return [Part(*row) for row in connection.execute("SELECT * FROM parts WHERE size IS NOT NULL ORDER BY first")]
 
 
-def _last_part(connection: sqlite3.Connection) -> Part:
+def last_part(connection: sqlite3.Connection) -> Part:
     return Part(*connection.execute(_LAST_PART).fetchone())
 
 
-def _snapshot(connection: sqlite3.Connection) -> tuple[Location, bytes] | None:
+def read_snapshot(connection: sqlite3.Connection) -> tuple[Location, bytes] | None:
     row: Any = connection.execute("SELECT before, checksum, body FROM snapshot").fetchone()
     if row is None:
         return None
@@ -316,7 +316,7 @@ def _snapshot(connection: sqlite3.Connection) -> tuple[Location, bytes] | None:
     return before, body
 
 
-def _snapshot_location(connection: sqlite3.Connection) -> Location:
+def snapshot_location(connection: sqlite3.Connection) -> Location:
     row: Any = connection.execute("SELECT before FROM snapshot").fetchone()
     return row[0] if row else 0
 
