@@ -176,8 +176,9 @@ class SegmentStore:
 
     def save_snapshot(self, body: Sequence[bytes], before: Location | None = None) -> None:
         with self._saving:
-            number = segment_of(self.begin_part() if before is None else before)
-            if number < self._snapshot or number > segment_of(self.end()):
+            before = self.begin_part() if before is None else before
+            number = segment_of(before)
+            if number < self._snapshot or before not in (part.first for part in self.parts()):
                 raise InvalidArgument(f"no part that could follow a snapshot begins at location {before}")
             data = b"".join(body)
             header = file_header(SNAPSHOT_MAGIC, number, 0) + frame_header(first_location(number), 0, data)

@@ -6,6 +6,7 @@ last frames not durable, which is what they are. `repair` owns the folder while 
 
 import os
 
+from inorder.errors import NotFound
 from inorder.journal.files import Folder
 from inorder.journal.findings import Finding, Progress, Repaired, Verified
 from inorder.journal.layout import DATABASE
@@ -17,7 +18,7 @@ __all__ = ["Finding", "Progress", "Repaired", "Verified", "repair", "verify"]
 
 def verify(folder: str | os.PathLike[str], progress: Progress | None = None) -> Verified:
     """Read everything and say what is damaged."""
-    files = Folder(folder, create=False)
+    files = _existing(folder)
     return (verify_database if DATABASE in files.names() else verify_segments)(files, progress)
 
 
@@ -26,5 +27,12 @@ def repair(folder: str | os.PathLike[str]) -> Repaired:
 
     A journal without a loss is left alone: an end that never was durable is cut by the next recovery.
     """
-    files = Folder(folder, create=False)
+    files = _existing(folder)
     return (repair_database if DATABASE in files.names() else repair_segments)(files)
+
+
+def _existing(folder: str | os.PathLike[str]) -> Folder:
+    files = Folder(folder, create=False)
+    if not files.path.is_dir():
+        raise NotFound(f"there is no folder {files}")
+    return files

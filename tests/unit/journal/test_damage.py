@@ -157,6 +157,37 @@ def test_a_missing_segment_is_damage(missing: str) -> None:
     assert damage(disk).file == missing
 
 
+def test_a_segment_that_was_being_created_is_removed_and_proves_the_one_before_it() -> None:
+    disk, locations = written()
+    disk.remove("head")
+    disk.overwrite(LAST, disk.read(LAST)[:20])
+    whole = contents(disk)
+    assert recovered(disk) == (BODIES[:8], [f"removed {LAST}, which was being created"])
+    assert LAST not in disk.names()
+    for name, data in whole.items():
+        if name != LAST:
+            disk.overwrite(name, data)
+    disk.create(LAST)
+    disk.remove("head")
+    name, start = place(locations[7])
+    disk.flip_bit(name, start)
+    found = damage(disk)
+    assert (found.file, found.position) == (name, start)
+
+
+def test_the_header_of_an_empty_segment_is_missed_if_head_or_snapshot_know_of_it() -> None:
+    for without in ("head", "00000004.snapshot"):
+        disk, _ = written()
+        disk.kill()
+        store = SegmentStore(disk, segment_bytes=300)
+        list(store.recover().frames)
+        store.save_snapshot([b"state"])
+        disk.remove(without)
+        disk.overwrite("00000004.log", disk.read("00000004.log")[:20])
+        found = damage(disk)
+        assert (found.file, found.position) == ("00000004.log", 0)
+
+
 def test_frames_missing_at_the_end_of_a_segment_are_damage_although_the_others_are_whole() -> None:
     disk, locations = written()
     name, start = place(locations[3])

@@ -122,6 +122,8 @@ def test_frames_may_be_appended_while_a_snapshot_of_what_was_before_is_saved(sto
     assert (snapshot, frames) == (b"state", behind)
     with pytest.raises(InvalidArgument, match="snapshot"):
         store.save_snapshot([b"older"], store.parts()[0].first)
+    with pytest.raises(InvalidArgument, match="snapshot"):
+        store.save_snapshot([b"in the middle of a part"], store.end())
 
 
 def test_parts_before_the_snapshot_can_be_dropped_and_no_others(store: Store, opened: Opener) -> None:

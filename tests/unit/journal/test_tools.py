@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inorder.errors import JournalDamaged, JournalInUse
+from inorder.errors import JournalDamaged, JournalInUse, NotFound
 from inorder.journal import Store
 from inorder.journal.files import Folder
 from inorder.journal.segments import SegmentStore
@@ -70,6 +70,13 @@ def test_a_whole_journal_is_counted_and_left_alone(tmp_path: Path, kind: Kind) -
     assert repair(tmp_path) == ([], None)
     after = contents(tmp_path)
     assert all(after[name] == data for name, data in before.items() if name != "lock")
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    for tool in (verify, repair):
+        with pytest.raises(NotFound, match="nowhere"):
+            tool(tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_is_told_on_the_way(tmp_path: Path) -> None:
