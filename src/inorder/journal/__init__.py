@@ -49,7 +49,10 @@ class Store(Protocol):
         """Make every frame durable that was appended before the call."""
 
     def read(self, start: Location, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
-        """Frames again, from one that begins at `start` up to `end`, also those that are not durable yet."""
+        """Frames again, from one that begins at `start` up to `end`, also those that are not durable yet.
+
+        Raises JournalDamaged where a frame is not what was written, FrameDropped where a part is gone.
+        """
 
     def begin_part(self) -> Location:
         """Sync, and let the next frame begin a new part; returns a location before it and behind all others."""

@@ -27,7 +27,7 @@ from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
 from inorder.journal.layout import DATABASE
 
 FORMAT = 1
-_BATCH = 64  # frames read at once: few statements, little memory
+_LARGEST_BATCH = 64  # frames read at once: few statements, little memory
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _SCHEMA = f"""
@@ -176,15 +176,16 @@ class SqliteStore:
             return self._last.end
 
     def read(self, start: Location, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
+        size = 1  # who reads a single frame should not pay for more
         while True:
             with self._busy, self._stops_if_it_fails("read"):
                 self._check()
                 stop = self._last.end if end is None else min(end, self._last.end)
-                batch = _batch(self._connection, start, stop, self._before)
+                batch = _batch(self._connection, start, stop, size, self._before)
             if not batch:
                 return
             yield from batch
-            start = batch[-1][0] + 1
+            start, size = batch[-1][0] + 1, min(size * 4, _LARGEST_BATCH)
 
     # Stopping
 
@@ -242,14 +243,15 @@ class SqliteReader:
         start = start or self.parts()[0].first
         durable = self.end()
         end = durable if end is None else min(end, durable)
+        size = 1
         while True:
             with self._connection() as connection:
                 found = snapshot_location(connection)
-                batch = _batch(connection, start, end, found)
+                batch = _batch(connection, start, end, size, found)
             if not batch:
                 return
             yield from batch
-            start = batch[-1][0] + 1
+            start, size = batch[-1][0] + 1, min(size * 4, _LARGEST_BATCH)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -322,12 +324,12 @@ def snapshot_location(connection: sqlite3.Connection) -> Location:
 
 
 def _batch(
-    connection: sqlite3.Connection, start: Location, end: Location, snapshot: Location
+    connection: sqlite3.Connection, start: Location, end: Location, size: int, snapshot: Location
 ) -> list[tuple[Location, bytes]]:
-    """Some frames from `start` on, checked; none if there are none before `end`."""
+    """Up to `size` frames from `start` on, checked; none if there are none before `end`."""
     rows = connection.execute(
         "SELECT location, checksum, body FROM frames WHERE location >= ? AND location < ? ORDER BY location LIMIT ?",
-        (start, end, _BATCH),
+        (start, end, size),
     ).fetchall()
     expected = start
     for location, checksum, body in rows:
