@@ -177,3 +177,53 @@ class QueueFull(ResourceExhausted):
 
 class Closed(Unavailable):
     """The object was closed; it takes no more calls."""
+
+
+class JournalDamaged(DataLoss):
+    """What a journal had made durable cannot be read any more. Nothing on disk was changed."""
+
+    def __init__(self, file: str, position: int, problem: str, *, unit: str = "byte") -> None:
+        super().__init__(f"journal damaged: {file}, {unit} {position}: {problem}")
+        self.file = file
+        self.position = position
+        self.problem = problem
+
+
+class JournalFailed(Unavailable):
+    """The disk refused a read, a write or a sync. The journal takes no more calls until it is opened anew."""
+
+    def __init__(self, operation: str, file: str, error: Exception) -> None:
+        super().__init__(f"the journal stopped, as it could not {operation} {file}: {error}")
+        self.operation = operation
+        self.file = file
+        self.error = error
+
+
+class JournalInUse(FailedPrecondition):
+    """Another broker owns the folder."""
+
+    def __init__(self, folder: str, owner: str) -> None:
+        super().__init__(f"the journal in {folder} is in use by {owner}")
+
+
+class JournalTooNew(FailedPrecondition):
+    """The file was written in a format that this version does not know."""
+
+    def __init__(self, file: str, version: int, known: int) -> None:
+        super().__init__(f"{file} has journal format {version}, and this version of inorder knows format {known} only")
+
+
+class OtherJournal(FailedPrecondition):
+    """The folder holds a journal of another kind."""
+
+    def __init__(self, folder: str, file: str) -> None:
+        super().__init__(f"{folder} holds a journal of another kind: {file}")
+
+
+class FrameDropped(FailedPrecondition):
+    """The location was in the journal once; its part has been dropped since."""
+
+    def __init__(self, location: int, oldest: int) -> None:
+        super().__init__(f"location {location} is no longer in the journal, which begins at {oldest}")
+        self.location = location
+        self.oldest = oldest

@@ -1,0 +1,98 @@
+"""Which files a journal's folder has, and which of them belong together."""
+
+from typing import NamedTuple
+
+from inorder.errors import JournalDamaged, OtherJournal
+from inorder.journal.files import Files
+from inorder.journal.frames import (
+    SEGMENT_SHIFT,
+    SNAPSHOT_MAGIC,
+    BadFrame,
+    BadHeader,
+    first_location,
+    frames_in,
+    previous_end,
+)
+from inorder.journal.head import HEAD_NAME, durable_location
+
+MISSING = "the file is missing"
+TEMPORARY = "snapshot.new"
+DATABASE = "journal.db"  # what the journal on SQLite is in
+
+
+def log_name(number: int) -> str:
+    return f"{number:08d}.log"
+
+
+def snapshot_name(number: int) -> str:
+    """The snapshot that stands for everything before the segment of that number."""
+    return f"{number:08d}.snapshot"
+
+
+class Layout(NamedTuple):
+    """The numbers found in a folder, in order."""
+
+    logs: list[int]
+    snapshots: list[int]
+
+    @property
+    def snapshot(self) -> int:
+        """The snapshot that counts; 0 if there is none."""
+        return self.snapshots[-1] if self.snapshots else 0
+
+    @property
+    def live(self) -> list[int]:
+        """The segments that the snapshot does not stand for."""
+        return [number for number in self.logs if number >= self.snapshot]
+
+
+def layout(files: Files) -> Layout:
+    names = files.names()
+    if DATABASE in names:
+        raise OtherJournal(str(files), DATABASE)
+    return Layout(_numbers(names, ".log"), _numbers(names, ".snapshot"))
+
+
+def _numbers(names: list[str], ending: str) -> list[int]:
+    stems = (name.removesuffix(ending) for name in names if name.endswith(ending))
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit() and len(stem) >= 8)
+
+
+def missing(found: Layout) -> list[int]:
+    """The segments that should be there, from the snapshot on, and are not."""
+    if not found.logs and not found.snapshots:
+        return []
+    first = found.snapshot or 1
+    last = found.live[-1] if found.live else first
+    return sorted(set(range(first, last + 1)).difference(found.live))
+
+
+def check_complete(found: Layout) -> None:
+    """Raise DataLoss unless the segments from the snapshot on are all there."""
+    for number in missing(found):
+        raise JournalDamaged(log_name(number), 0, MISSING)
+
+
+def read_snapshot(files: Files, number: int) -> bytes:
+    """The body of a snapshot, checked."""
+    name = snapshot_name(number)
+    file = files.open(name)
+    start, size = first_location(number), file.size()
+    try:
+        previous_end(file, SNAPSHOT_MAGIC, number, name)
+        bodies = [body for _, body in frames_in(file, start, number << SEGMENT_SHIFT | size)]
+    except BadHeader as error:
+        raise JournalDamaged(name, 0, str(error)) from None
+    except BadFrame as bad:
+        raise bad.as_damage(name) from None
+    if len(bodies) != 1:
+        raise JournalDamaged(name, size, f"the file has {len(bodies)} frames where a snapshot has one")
+    return bodies[0]
+
+
+def read_head(files: Files) -> int:
+    """How far the journal is durable by the head file's word; 0 if there is none."""
+    try:
+        return durable_location(files.open(HEAD_NAME))
+    except FileNotFoundError:
+        return 0

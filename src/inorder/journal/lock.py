@@ -1,0 +1,65 @@
+"""One owner per folder: a lock that the kernel lets go when its process ends, however it ends."""
+
+import fcntl
+import os
+import socket
+import weakref
+from datetime import UTC, datetime
+from pathlib import Path
+
+from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
+from inorder.errors import JournalInUse
+
+LOCK_NAME = "lock"
+_LONGEST_OWNER = 1000  # bytes; a lock file has less, and whatever else the file is, it is not read as a whole
+
+
+class FolderLock:
+    """An exclusive `flock` on a file that names its owner.
+
+    The text is for people: a stale one is no obstacle, as only the kernel's lock counts. The file is never
+    removed, or two processes could each lock a file of that name. A forked child shares the lock with its
+    parent and would keep it beyond the parent's life, so it closes its copy at once and has `held` False.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.held = False
+        self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._say_who_owns_it()
+        except BlockingIOError:
+            owner = os.pread(self._descriptor, _LONGEST_OWNER, 0).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            raise JournalInUse(str(folder), owner or "a process that is just starting") from None
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self.held = True
+        _held.add(self)
+
+    def _say_who_owns_it(self) -> None:
+        since = datetime.fromtimestamp(SYSTEM_CLOCK.now_us() // MICROSECONDS, UTC)
+        text = f"process {os.getpid()} on {socket.gethostname()} since {since:%Y-%m-%d %H:%M:%S} UTC\n"
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text.encode(), 0)
+
+    def release(self) -> None:
+        # Closing is enough, and never unlocks what another process holds through the same open file.
+        if self.held:
+            self.held = False
+            os.close(self._descriptor)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+_held: "weakref.WeakSet[FolderLock]" = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_child)

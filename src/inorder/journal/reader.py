@@ -1,0 +1,105 @@
+"""A journal that somebody else writes, read without owning it: for Spark and for tools.
+
+Believes the head file, so it never shows what a crash of the owner could take back. It takes no lock, so the
+owner may drop a part at any time; that is a named error, and whatever cannot be explained so is damage.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from inorder.errors import FrameDropped, JournalDamaged, JournalFailed
+from inorder.journal import Location, Part
+from inorder.journal.files import File, Files
+from inorder.journal.frames import (
+    LOG_MAGIC,
+    OFFSET_MASK,
+    SEGMENT_SHIFT,
+    BadFrame,
+    BadHeader,
+    first_location,
+    frames_in,
+    previous_end,
+    segment_of,
+)
+from inorder.journal.layout import MISSING, layout, log_name, read_head, read_snapshot
+
+
+class Reader(Protocol):
+    """What can be read beside an owner. To follow it: read up to `end()`, later from there on."""
+
+    def end(self) -> Location:
+        """Behind the last durable frame, at the moment."""
+
+    def snapshot(self) -> tuple[Location, bytes] | None:
+        """The snapshot, and the location before which it stands for all frames."""
+
+    def parts(self) -> list[Part]:
+        """The parts that have durable frames, in order."""
+
+    def read(self, start: Location | None = None, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
+        """The durable frames from `start` (or the oldest there is) to `end` (or `end()`)."""
+
+
+class SegmentReader:
+    """A `Reader` of segment files. It holds no file open between calls."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def end(self) -> Location:
+        return read_head(self._files)
+
+    def snapshot(self) -> tuple[Location, bytes] | None:
+        while number := layout(self._files).snapshot:
+            try:
+                return first_location(number), read_snapshot(self._files, number)
+            except FileNotFoundError:
+                continue  # replaced by a newer one between the two looks
+        return None
+
+    def parts(self) -> list[Part]:
+        end = self.end()
+        found = []
+        for number in layout(self._files).logs:
+            try:
+                size = self._files.open(log_name(number)).size()
+            except FileNotFoundError:
+                continue  # dropped between the two looks
+            part_end = min(number << SEGMENT_SHIFT | size, end)
+            if part_end >= first_location(number):
+                found.append(Part(first_location(number), part_end, part_end & OFFSET_MASK))
+        return found
+
+    def read(self, start: Location | None = None, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
+        durable = self.end()
+        end = durable if end is None else min(end, durable)
+        if not start:  # also what `end` says before there is a journal
+            start = next((part.first for part in self.parts()), end)
+        for number in range(segment_of(start), segment_of(end) + 1):
+            begin = max(start, first_location(number))
+            if begin >= end:
+                return
+            try:
+                file = self._opened(number, begin)
+                segment_end = number << SEGMENT_SHIFT | file.size()
+                # Only the last durable segment is still growing; of all others the owner has written everything.
+                yield from frames_in(file, begin, end if number == segment_of(end) else segment_end)
+            except BadFrame as bad:
+                raise bad.as_damage(log_name(number)) from None
+            except OSError as error:
+                raise JournalFailed("read", log_name(number), error) from error
+
+    def _opened(self, number: int, begin: Location) -> File:
+        name = log_name(number)
+        try:
+            file = self._files.open(name)
+            previous_end(file, LOG_MAGIC, number, name)
+            return file
+        except BadHeader as error:
+            raise JournalDamaged(name, 0, str(error)) from None
+        except FileNotFoundError:
+            found = layout(self._files)
+            if number >= found.snapshot:
+                raise JournalDamaged(name, 0, MISSING) from None
+            oldest = next(other for other in [*found.logs, found.snapshot] if other > number)
+            raise FrameDropped(begin, first_location(oldest)) from None

@@ -1,0 +1,233 @@
+"""Looking over the segment files of a journal, and cutting them back to what can be read."""
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
+from inorder.errors import JournalDamaged
+from inorder.journal import Location
+from inorder.journal.files import File, Files, Folder, write_all
+from inorder.journal.findings import Finding, Meter, Progress, Repaired, Verified
+from inorder.journal.frames import (
+    FILE_HEADER,
+    FRAME_HEADER,
+    LOG_MAGIC,
+    OFFSET_MASK,
+    SEGMENT_SHIFT,
+    BadFrame,
+    BadHeader,
+    file_header,
+    first_location,
+    frames_in,
+    headers_behind,
+    previous_end,
+    segment_of,
+)
+from inorder.journal.head import HEAD_NAME, Head
+from inorder.journal.layout import (
+    MISSING,
+    Layout,
+    layout,
+    log_name,
+    missing,
+    read_head,
+    read_snapshot,
+    snapshot_name,
+)
+from inorder.journal.opening import had_been_durable, was_complete
+
+
+def verify_segments(files: Files, progress: Progress | None = None) -> Verified:
+    """Read all segments and the snapshot, those before the snapshot included."""
+    looking = _Looking(files, progress)
+    findings = list(looking.findings())
+    return Verified(looking.frames, looking.size, findings)
+
+
+class _Looking:
+    def __init__(self, files: Files, progress: Progress | None) -> None:
+        self._files = files
+        self._durable = read_head(files)  # before the files, which only grow
+        self._found = layout(files)
+        self._logs = dict(self._opened())
+        self.size = sum(file.size() for file in self._logs.values())
+        self.frames = 0
+        self._meter = Meter(progress, self.size)
+
+    def _opened(self) -> Iterator[tuple[int, File]]:
+        for number in self._found.logs:
+            try:
+                yield number, self._files.open(log_name(number))
+            except FileNotFoundError:
+                continue  # an owner has dropped it since
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._in_snapshot()
+        for number in missing(self._found):
+            yield Finding(log_name(number), 0, MISSING, True, 0, 0)
+        for number, file in self._logs.items():
+            yield from self._in_header(number, file)
+            yield from self._in_frames(number, file)
+        yield from self._behind_the_end()
+        self._meter.finish()
+
+    def _in_snapshot(self) -> Iterator[Finding]:
+        if number := self._found.snapshot:
+            try:
+                read_snapshot(self._files, number)
+            except JournalDamaged as damage:
+                size = self._files.open(damage.file).size()
+                yield Finding(damage.file, damage.position, damage.problem, True, size - damage.position, 0)
+            except FileNotFoundError:
+                pass  # an owner has replaced it since
+
+    def _in_header(self, number: int, file: File) -> Iterator[Finding]:
+        try:
+            before = previous_end(file, LOG_MAGIC, number, log_name(number))
+        except BadHeader as bad:
+            lost = was_complete(number, file, self._found, self._durable)
+            yield Finding(log_name(number), 0, str(bad), lost, min(FILE_HEADER, file.size()), 0)
+            return
+        previous = self._logs.get(number - 1)
+        if previous is not None and previous.size() != before & OFFSET_MASK:
+            size = previous.size()
+            problem = f"the file ends here, and the next one says that it ended at byte {before & OFFSET_MASK}"
+            yield Finding(log_name(number - 1), size, problem, True, max((before & OFFSET_MASK) - size, 0), 0)
+
+    def _in_frames(self, number: int, file: File) -> Iterator[Finding]:
+        end = number << SEGMENT_SHIFT | file.size()
+        start, frames = first_location(number), 0
+        behind: list[Location] | None = None
+        while start < end:
+            try:
+                for _, body in frames_in(file, start, end):
+                    frames += 1
+                    self.frames += 1
+                    self._meter.add(FRAME_HEADER + len(body))
+                return
+            except BadFrame as bad:
+                if behind is None:  # looked for once: a file may have many holes
+                    behind = [header.location for header in headers_behind(file, bad.location, end)]
+                start = next((location for location in behind if location > bad.location), end)
+                lost = had_been_durable(bad.location, file, self._found, self._durable)
+                position = bad.location & OFFSET_MASK
+                yield Finding(log_name(number), position, bad.problem, lost, start - bad.location, frames)
+
+    def _behind_the_end(self) -> Iterator[Finding]:
+        last = max(self._logs, default=0)
+        end = last << SEGMENT_SHIFT | self._logs[last].size() if last else 0
+        if self._durable > end:
+            name = log_name(last or segment_of(self._durable))
+            yield Finding(name, end & OFFSET_MASK, "frames behind this byte are missing", True, 0, 0)
+
+
+def repair_segments(folder: Folder) -> Repaired:
+    """Keep what can be read from the snapshot up to the first loss, and a copy of everything that is changed.
+
+    Cutting comes last to first, so that a repair which is interrupted leaves a journal that still says that
+    it is damaged, and can be repaired again.
+    """
+    lock = folder.lock()
+    try:
+        repairing = _Repairing(folder)
+        while repairing.one_step():
+            pass
+        return Repaired(repairing.actions, repairing.copies)
+    finally:
+        lock.release()
+
+
+class _Repairing:
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self.actions: list[str] = []
+        self.copies: Path | None = None
+
+    def one_step(self) -> bool:
+        """Mend the first loss; whether there was one, and so may be another."""
+        found, lost = layout(self._folder), verify_segments(self._folder).lost
+        if any(finding.file.endswith(".snapshot") for finding in lost):
+            self._do_without_snapshot(found)
+            return True
+        places = sorted((int(finding.file.removesuffix(".log")), finding.position, finding) for finding in lost)
+        for number, _, finding in places:
+            if number >= found.snapshot:
+                self._cut(finding, number, found)
+                return True
+            self._note(
+                f"left {finding.file} as it is: the snapshot stands for it, "
+                f"but what was at byte {finding.position} cannot be read again"
+            )
+        return False
+
+    def _note(self, action: str) -> None:
+        if action not in self.actions:
+            self.actions.append(action)
+
+    def _do_without_snapshot(self, found: Layout) -> None:
+        """Set the snapshot aside if all that it stands for is still there to be replayed."""
+        older = found.snapshots[-2] if len(found.snapshots) > 1 else 1
+        name = snapshot_name(found.snapshot)
+        if not set(range(older, found.snapshot)) <= set(found.logs):
+            raise JournalDamaged(name, 0, "it cannot be repaired, as segments that it stands for have been dropped")
+        self._copy(name)
+        self._folder.unlink(name)
+        self._folder.sync()
+        self.actions.append(f"set {name} aside: the segments it stood for are replayed instead")
+
+    def _cut(self, finding: Finding, number: int, found: Layout) -> None:
+        changed = [log_name(other) for other in found.logs if other >= number]
+        for name in [*changed, HEAD_NAME]:
+            if name in self._folder.names():
+                self._copy(name)
+        for name in reversed(changed):
+            if name != finding.file:
+                self._folder.unlink(name)
+                self.actions.append(f"set {name} aside, as it comes behind the damage")
+        end = self._cut_file(finding, number, found)
+        self._folder.sync()
+        Head(self._folder, end)
+
+    def _cut_file(self, finding: Finding, number: int, found: Layout) -> Location:
+        """Cut the damaged file; returns where the journal now ends."""
+        name, first = finding.file, found.snapshot or 1
+        if finding.position >= FILE_HEADER:
+            file = self._folder.open(name, write=True)
+            cut = file.size() - finding.position
+            file.truncate(finding.position)
+            file.sync()
+            self.actions.append(f"cut {cut} bytes at the end of {name}: {finding.problem}")
+            return number << SEGMENT_SHIFT | finding.position
+        if number in found.logs:
+            self._folder.unlink(name)
+            self.actions.append(f"set {name} aside: {finding.problem}")
+        end_of_previous = 0
+        if number - 1 in found.logs:
+            end_of_previous = (number - 1) << SEGMENT_SHIFT | self._folder.open(log_name(number - 1)).size()
+        if number > first:
+            return end_of_previous
+        file = self._folder.create(name)  # a snapshot needs the segment that follows it, if only an empty one
+        write_all(file, 0, file_header(LOG_MAGIC, number, end_of_previous))
+        file.sync()
+        self.actions.append(f"began an empty {name}")
+        return first_location(number)
+
+    def _copy(self, name: str) -> None:
+        if self.copies is None:
+            self.copies = copies_folder(self._folder)
+        if not (self.copies / name).exists():  # the first copy is the one from before the repair
+            shutil.copy2(self._folder.path / name, self.copies / name)
+            Folder(self.copies).open(name).sync()
+            Folder(self.copies).sync()
+
+
+def copies_folder(folder: Folder) -> Path:
+    """A new folder in the journal's, named by the time."""
+    time = datetime.fromtimestamp(SYSTEM_CLOCK.now_us() // MICROSECONDS, UTC)
+    while (path := folder.path / f"damaged-{time:%Y%m%dT%H%M%SZ}").exists():
+        time += timedelta(seconds=1)
+    path.mkdir()
+    folder.sync()
+    return path

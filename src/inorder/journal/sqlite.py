@@ -1,0 +1,346 @@
+"""The journal on SQLite: for those who trust it more than us, and as the oracle of our tests.
+
+One row per frame in one file, in WAL mode with synchronous=FULL: `sync` is a commit. A location is a row's
+number, and parts are ranges of rows that are as long as a segment file would be. SQLite does not check the
+bytes of a row when it reads them, so each has its own checksum.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+from zlib import crc32
+
+from inorder.errors import (
+    Closed,
+    FrameDropped,
+    InvalidArgument,
+    JournalDamaged,
+    JournalFailed,
+    JournalTooNew,
+    OtherJournal,
+)
+from inorder.journal import SEGMENT_BYTES, Location, Part, Recovered
+from inorder.journal.files import Folder
+from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
+from inorder.journal.layout import DATABASE
+
+FORMAT = 1
+_LARGEST_BATCH = 64  # frames read at once: few statements, little memory
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+_SCHEMA = f"""
+BEGIN;
+CREATE TABLE frames (location INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, body BLOB NOT NULL);
+CREATE TABLE parts (first INTEGER PRIMARY KEY, "end" INTEGER, size INTEGER);  -- no end: it is written to
+CREATE TABLE snapshot (before INTEGER NOT NULL, checksum INTEGER NOT NULL, body BLOB NOT NULL);
+INSERT INTO parts VALUES (1, NULL, NULL);
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+
+_LAST_PART = f"""
+SELECT first, coalesce(max(location) + 1, first), {FILE_HEADER} + coalesce(sum({FRAME_HEADER} + length(body)), 0)
+FROM (SELECT max(first) AS first FROM parts) LEFT JOIN frames ON location >= first
+"""
+
+
+class SqliteStore:
+    """A `Store` in one SQLite file. One lock for everything: who appends waits for who syncs."""
+
+    def __init__(self, folder: Folder, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.report: list[str] = []
+        self._segment_bytes = segment_bytes
+        self._busy = threading.RLock()
+        self._failure: JournalFailed | None = None
+        self._closed = self._recovered = False
+        self._sealed: dict[Location, Part] = {}
+        self._last = Part(0, 0, 0)
+        self._before: Location = 0  # the snapshot stands for the frames before it
+        try:
+            self._lock = folder.lock()
+        except OSError as error:
+            raise JournalFailed("lock", str(folder), error) from error
+        try:
+            with self._stops_if_it_fails("open"):
+                self._connection = _opened(folder)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    # Opening
+
+    def recover(self) -> Recovered:
+        with self._busy, self._stops_if_it_fails("read"):
+            self._sealed = {part.first: part for part in sealed_parts(self._connection)}
+            self._last = last_part(self._connection)
+            found = read_snapshot(self._connection)
+            self._before = found[0] if found else 0
+        return Recovered(found[1] if found else None, self._recovered_frames())
+
+    def _recovered_frames(self) -> Iterator[tuple[Location, bytes]]:
+        self._recovered = True  # before the frames are read, as reading them is what `read` does
+        try:
+            yield from self.read(self._before or 1)
+        except BaseException:
+            self._recovered = False
+            raise
+
+    # Writing
+
+    def append(self, body: Sequence[bytes]) -> Location:
+        data = b"".join(body)
+        size = FRAME_HEADER + len(data)
+        with self._busy:
+            self._check()
+            if self._last.size + size > self._segment_bytes:
+                self.begin_part()
+            first, location, part_size = self._last
+            with self._stops_if_it_fails("write"):
+                self._begin()
+                self._connection.execute("INSERT INTO frames VALUES (?, ?, ?)", (location, crc32(data), data))
+            self._last = Part(first, location + 1, part_size + size)
+            return location
+
+    def sync(self) -> None:
+        with self._busy:
+            self._check()
+            self._commit()
+
+    def begin_part(self) -> Location:
+        with self._busy:
+            self._check()
+            first, end, size = self._last
+            if first != end:
+                with self._stops_if_it_fails("write"):
+                    self._begin()
+                    self._connection.execute('UPDATE parts SET "end" = ?, size = ? WHERE first = ?', (end, size, first))
+                    self._connection.execute("INSERT INTO parts VALUES (?, NULL, NULL)", (end,))
+            self._commit()
+            if first != end:
+                self._sealed[first] = self._last
+                self._last = Part(end, end, FILE_HEADER)
+            return end
+
+    def _begin(self) -> None:
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN")
+
+    def _commit(self) -> None:
+        if self._connection.in_transaction:
+            with self._stops_if_it_fails("sync"):
+                self._connection.execute("COMMIT")
+
+    # Snapshots and parts
+
+    def save_snapshot(self, body: Sequence[bytes], before: Location | None = None) -> None:
+        data = b"".join(body)
+        with self._busy:
+            self._check()
+            before = self.begin_part() if before is None else before
+            if before < self._before or before not in {*self._sealed, self._last.first}:
+                raise InvalidArgument(f"no part that could follow a snapshot begins at location {before}")
+            with self._stops_if_it_fails("save the snapshot in"):
+                self._begin()
+                self._connection.execute("DELETE FROM snapshot")
+                self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (before, crc32(data), data))
+            self._commit()
+            self._before = before
+
+    def parts(self) -> list[Part]:
+        with self._busy:
+            self._check()
+            return [*self._sealed.values(), self._last]
+
+    def drop(self, part: Part) -> None:
+        with self._busy:
+            self._check()
+            known = self._sealed.get(part.first)
+            if known is None or known.end > self._before:
+                raise InvalidArgument(f"the part at {part.first} is not one that the snapshot stands for")
+            with self._stops_if_it_fails("drop a part of"):
+                self._begin()
+                self._connection.execute(
+                    "DELETE FROM frames WHERE location >= ? AND location < ?", (known.first, known.end)
+                )
+                self._connection.execute("DELETE FROM parts WHERE first = ?", (known.first,))
+            self._commit()
+            del self._sealed[part.first]
+
+    # Reading
+
+    def end(self) -> Location:
+        with self._busy:
+            self._check()
+            return self._last.end
+
+    def read(self, start: Location, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
+        size = 1  # who reads a single frame should not pay for more
+        while True:
+            with self._busy, self._stops_if_it_fails("read"):
+                self._check()
+                stop = self._last.end if end is None else min(end, self._last.end)
+                batch = _batch(self._connection, start, stop, size, self._before)
+            if not batch:
+                return
+            yield from batch
+            start, size = batch[-1][0] + 1, min(size * 4, _LARGEST_BATCH)
+
+    # Stopping
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise JournalFailed(self._failure.operation, self._failure.file, self._failure.error)
+        if self._closed or not self._lock.held:
+            raise Closed("the journal is closed" if self._closed else "a forked process does not own the journal")
+        assert self._recovered, "a journal is recovered before it is used"
+
+    @contextmanager
+    def _stops_if_it_fails(self, operation: str) -> Iterator[None]:
+        try:
+            with damage_is_named():
+                yield
+        except (sqlite3.Error, OSError) as error:
+            self._failure = self._failure or JournalFailed(operation, DATABASE, error)
+            raise self._failure from error
+
+    def close(self) -> None:
+        with self._busy:
+            if self._closed:
+                return
+            try:
+                if self._failure is None and self._lock.held:
+                    self._commit()
+            finally:
+                self._closed = True
+                if self._lock.held:  # SQLite must not be touched in a forked process
+                    self._connection.close()
+                self._lock.release()
+
+
+class SqliteReader:
+    """A `Reader` of a journal on SQLite: what is committed, through connections that can only read."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._address = f"{(folder.path / DATABASE).as_uri()}?mode=ro"
+
+    def end(self) -> Location:
+        with self._connection() as connection:
+            return last_part(connection).end
+
+    def snapshot(self) -> tuple[Location, bytes] | None:
+        with self._connection() as connection:
+            return read_snapshot(connection)
+
+    def parts(self) -> list[Part]:
+        with self._connection() as connection:
+            connection.execute("BEGIN")
+            parts = [*sealed_parts(connection), last_part(connection)]
+        return [part for part in parts if part.first < part.end or part is parts[-1]]
+
+    def read(self, start: Location | None = None, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
+        start = start or self.parts()[0].first
+        durable = self.end()
+        end = durable if end is None else min(end, durable)
+        size = 1
+        while True:
+            with self._connection() as connection:
+                found = snapshot_location(connection)
+                batch = _batch(connection, start, end, size, found)
+            if not batch:
+                return
+            yield from batch
+            start, size = batch[-1][0] + 1, min(size * 4, _LARGEST_BATCH)
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with (
+                damage_is_named(),
+                closing(sqlite3.connect(self._address, uri=True, isolation_level=None)) as connection,
+            ):
+                check_format(connection)
+                yield connection
+        except sqlite3.Error as error:
+            raise JournalFailed("read", DATABASE, error) from error
+
+
+def _opened(folder: Folder) -> sqlite3.Connection:
+    for name in folder.names():
+        if name.endswith((".log", ".snapshot")):
+            raise OtherJournal(str(folder), name)
+    connection = sqlite3.connect(folder.path / DATABASE, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            connection.executescript(_SCHEMA)
+            folder.sync()
+        check_format(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_format(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != FORMAT:
+        raise JournalTooNew(DATABASE, version, FORMAT)
+
+
+@contextmanager
+def damage_is_named() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+            raise JournalDamaged(DATABASE, 0, str(error)) from error
+        raise
+
+
+def sealed_parts(connection: sqlite3.Connection) -> list[Part]:
+    return [Part(*row) for row in connection.execute("SELECT * FROM parts WHERE size IS NOT NULL ORDER BY first")]
+
+
+def last_part(connection: sqlite3.Connection) -> Part:
+    return Part(*connection.execute(_LAST_PART).fetchone())
+
+
+def read_snapshot(connection: sqlite3.Connection) -> tuple[Location, bytes] | None:
+    row: Any = connection.execute("SELECT before, checksum, body FROM snapshot").fetchone()
+    if row is None:
+        return None
+    before, checksum, body = row
+    if crc32(body) != checksum:
+        raise JournalDamaged(DATABASE, before, "the snapshot does not match its checksum", unit="snapshot before frame")
+    return before, body
+
+
+def snapshot_location(connection: sqlite3.Connection) -> Location:
+    row: Any = connection.execute("SELECT before FROM snapshot").fetchone()
+    return row[0] if row else 0
+
+
+def _batch(
+    connection: sqlite3.Connection, start: Location, end: Location, size: int, snapshot: Location
+) -> list[tuple[Location, bytes]]:
+    """Up to `size` frames from `start` on, checked; none if there are none before `end`."""
+    rows = connection.execute(
+        "SELECT location, checksum, body FROM frames WHERE location >= ? AND location < ? ORDER BY location LIMIT ?",
+        (start, end, size),
+    ).fetchall()
+    expected = start
+    for location, checksum, body in rows:
+        if location != expected:
+            break
+        if crc32(body) != checksum:
+            raise JournalDamaged(DATABASE, location, "the frame does not match its checksum", unit="frame")
+        expected += 1
+    if expected == start and start < end:
+        # Asked for a frame that is not there: a snapshot explains that, as its frames may be dropped.
+        if start < snapshot:
+            raise FrameDropped(start, rows[0][0] if rows else snapshot)
+        raise JournalDamaged(DATABASE, start, "the frame is missing", unit="frame")
+    return [(location, body) for location, _, body in rows[: expected - start]]

@@ -1,0 +1,109 @@
+"""Looking over a journal on SQLite, and cutting it back to what can be read."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from zlib import crc32
+
+from inorder.errors import JournalDamaged, JournalFailed
+from inorder.journal import Location
+from inorder.journal.files import Folder
+from inorder.journal.findings import Finding, Meter, Progress, Repaired, Verified
+from inorder.journal.layout import DATABASE
+from inorder.journal.segment_tools import copies_folder
+from inorder.journal.sqlite import check_format, damage_is_named, last_part, read_snapshot, sealed_parts
+
+_WHOLE_FILE = 0  # the position of what SQLite itself finds; frames are counted from 1
+
+
+def verify_database(folder: Folder, progress: Progress | None = None) -> Verified:
+    """Let SQLite check its file, then check every frame and the snapshot."""
+    size = sum(path.stat().st_size for path in folder.path.glob(f"{DATABASE}*") if not path.name.endswith("-shm"))
+    frames, findings = 0, []
+    address = f"{(folder.path / DATABASE).as_uri()}?mode=ro"
+    try:
+        with damage_is_named(), closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")  # one moment of the journal, whatever an owner writes meanwhile
+            check_format(connection)
+            findings += [_finding(_WHOLE_FILE, problem) for problem in _broken_pages(connection)]
+            findings += _in_snapshot(connection)
+            meter = Meter(progress, size)
+            for location, body_size, problem in _checked(connection):
+                meter.add(body_size)
+                if problem:
+                    findings.append(_finding(location, problem, body_size, frames))
+                else:
+                    frames += 1
+            meter.finish()
+    except JournalDamaged as damage:
+        findings.append(_finding(_WHOLE_FILE, damage.problem))
+    except sqlite3.Error as error:
+        raise JournalFailed("read", DATABASE, error) from error
+    return Verified(frames, size, findings)
+
+
+def _finding(position: int, problem: str, unreadable: int = 0, frames_before: int = 0) -> Finding:
+    return Finding(DATABASE, position, problem, True, unreadable, frames_before)
+
+
+def _broken_pages(connection: sqlite3.Connection) -> list[str]:
+    return [row[0] for row in connection.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
+
+
+def _in_snapshot(connection: sqlite3.Connection) -> list[Finding]:
+    try:
+        read_snapshot(connection)
+    except JournalDamaged as damage:
+        return [_finding(damage.position, damage.problem)]
+    return []
+
+
+def _checked(connection: sqlite3.Connection) -> Iterator[tuple[Location, int, str]]:
+    """Each frame that should be there: its location, its size, and what is wrong with it."""
+    for first, end, _ in [*sealed_parts(connection), last_part(connection)]:
+        expected = first
+        select = "SELECT location, checksum, body FROM frames WHERE location >= ? AND location < ? ORDER BY location"
+        for location, checksum, body in connection.execute(select, (first, end)):
+            yield from ((lost, 0, "the frame is missing") for lost in range(expected, location))
+            yield location, len(body), "" if crc32(body) == checksum else "the frame does not match its checksum"
+            expected = location + 1
+        yield from ((lost, 0, "the frame is missing") for lost in range(expected, end))
+
+
+def repair_database(folder: Folder) -> Repaired:
+    """Keep the frames up to the first loss behind the snapshot, and a copy of the file as it was."""
+    lock = folder.lock()
+    try:
+        lost = verify_database(folder).lost
+        if not lost:
+            return Repaired([], None)
+        if lost[0].position == _WHOLE_FILE:
+            problem = f"{lost[0].problem}; SQLite's own tools may save more: sqlite3 {DATABASE} .recover"
+            raise JournalDamaged(DATABASE, 0, problem)
+        with damage_is_named(), closing(sqlite3.connect(folder.path / DATABASE, isolation_level=None)) as connection:
+            before = read_snapshot(connection)  # a damaged one is raised: nothing else says what it stood for
+            places = [finding.position for finding in lost]
+            behind = [place for place in places if before is None or place >= before[0]]
+            actions = [f"left frame {place}: the snapshot stands for it" for place in places if place not in behind]
+            if not behind:
+                return Repaired(actions, None)
+            copies = copies_folder(folder)
+            for path in folder.path.glob(f"{DATABASE}*"):
+                shutil.copy2(path, copies / path.name)
+                Folder(copies).open(path.name).sync()
+            Folder(copies).sync()
+            count = _cut(connection, behind[0])
+            return Repaired([*actions, f"cut {count} frames from {behind[0]} on"], copies)
+    finally:
+        lock.release()
+
+
+def _cut(connection: sqlite3.Connection, place: Location) -> int:
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN")
+    count = connection.execute("DELETE FROM frames WHERE location >= ?", (place,)).rowcount
+    connection.execute("DELETE FROM parts WHERE first > ?", (place,))
+    connection.execute('UPDATE parts SET "end" = NULL, size = NULL WHERE first = (SELECT max(first) FROM parts)')
+    connection.execute("COMMIT")
+    return count

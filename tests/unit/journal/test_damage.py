@@ -1,0 +1,299 @@
+"""A torn end is cut, damage is DataLoss that names file and byte, and never the other way round."""
+
+from collections.abc import Callable
+from struct import pack
+from zlib import crc32
+
+import pytest
+
+from inorder.errors import DataLoss, JournalDamaged, JournalTooNew
+from inorder.journal import Location
+from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
+from inorder.journal.segments import SegmentStore
+from inorder.testing.faults import Faults, FaultyDisk
+
+LAST = "00000003.log"
+BODIES = [b"%d " % number * 12 for number in range(10, 22)]  # four frames in each of three segments
+
+
+def recovered(disk: FaultyDisk) -> tuple[list[bytes], list[str]]:
+    disk.kill()
+    store = SegmentStore(disk, segment_bytes=300)
+    bodies = [body for _, body in store.recover().frames]
+    store.close()
+    return bodies, store.report
+
+
+def contents(disk: FaultyDisk) -> dict[str, bytes]:
+    return {name: disk.read(name) for name in disk.names()}
+
+
+def damage(disk: FaultyDisk) -> JournalDamaged:
+    """The damage that recovery finds, having changed nothing."""
+    before = contents(disk)
+    with pytest.raises(JournalDamaged) as raised:
+        recovered(disk)
+    assert contents(disk) == before
+    return raised.value
+
+
+def written(*, synced: bool = True, seed: int = 0) -> tuple[FaultyDisk, list[Location]]:
+    disk = FaultyDisk(seed)
+    store = SegmentStore(disk, segment_bytes=300)
+    list(store.recover().frames)
+    locations = []
+    for body in BODIES:
+        store.sync()
+        locations.append(store.append([body]))
+    assert sorted(disk.names())[:3] == ["00000001.log", "00000002.log", LAST]
+    if synced:
+        store.sync()
+    return disk, locations
+
+
+def place(location: Location) -> tuple[str, int]:
+    return f"{location >> 40:08d}.log", location & (1 << 40) - 1
+
+
+LAST_FRAME = FRAME_HEADER + len(BODIES[-1])
+
+
+@pytest.mark.parametrize("kept", range(LAST_FRAME))
+def test_a_frame_torn_at_any_byte_is_cut(kept: int) -> None:
+    disk, locations = written(synced=False)
+    whole, (_, start) = disk.read(LAST), place(locations[-1])
+    for rest in (b"", bytes(LAST_FRAME - kept), b"\xff" * 10, bytes(1000)):
+        disk.overwrite(LAST, whole[: start + kept] + rest)
+        bodies, report = recovered(disk)
+        cut = kept + len(rest)
+        if kept + len(rest) == LAST_FRAME and bodies == BODIES:  # the bytes that were lost happened to be zeros
+            continue
+        assert bodies == BODIES[:-1]
+        assert report == ([f"cut {cut} bytes of an incomplete frame at the end of {LAST}"] if cut else [])
+        assert disk.read(LAST) == whole[:start]
+        assert recovered(disk) == (BODIES[:-1], [])
+
+
+@pytest.mark.parametrize("kept", range(LAST_FRAME))
+def test_a_frame_that_had_been_durable_is_never_cut(kept: int) -> None:
+    disk, locations = written()
+    name, start = place(locations[-1])
+    disk.overwrite(name, disk.read(name)[: start + kept])
+    found = damage(disk)
+    assert (found.file, found.position) in ((name, start), (name, start + LAST_FRAME))
+
+
+@pytest.mark.parametrize("name", ["00000001.log", "00000002.log", LAST])
+def test_a_flip_of_any_bit_is_found_where_it_is(name: str) -> None:
+    disk, locations = written()
+    starts = [0, *(start for file, start in map(place, locations) if file == name)]
+    for position in range(len(disk.read(name))):
+        before = disk.read(name)
+        disk.flip_bit(name, position)
+        found = damage(disk)
+        assert (found.file, found.position) == (name, max(start for start in starts if start <= position))
+        disk.overwrite(name, before)
+    assert recovered(disk)[0] == BODIES
+
+
+@pytest.mark.parametrize("name", ["00000001.log", "00000002.log", LAST])
+def test_later_frames_and_segments_prove_what_was_durable_without_a_head(name: str) -> None:
+    disk, locations = written()
+    disk.remove("head")
+    for position in range(len(disk.read(name))):
+        if (name, position) >= place(locations[-1]):
+            return  # nothing comes behind the very last frame
+        before = disk.read(name)
+        disk.flip_bit(name, position)
+        damage(disk)
+        disk.overwrite(name, before)
+
+
+def test_a_header_proves_what_was_durable_even_if_its_own_frame_is_torn() -> None:
+    disk, locations = written(synced=False)
+    disk.remove("head")
+    (name, before_last), (_, last) = place(locations[-2]), place(locations[-1])
+    disk.overwrite(name, disk.read(name)[: last + FRAME_HEADER])
+    disk.flip_bit(name, before_last + FRAME_HEADER)
+    found = damage(disk)
+    assert (found.file, found.position) == (name, before_last)
+
+
+def test_whole_frames_behind_a_torn_one_are_cut_with_it_if_none_was_durable() -> None:
+    disk = FaultyDisk(0)
+    store = SegmentStore(disk)
+    list(store.recover().frames)
+    start = [store.append([body]) for body in BODIES][5] & (1 << 40) - 1
+    disk.flip_bit("00000001.log", start)
+    size = len(disk.read("00000001.log"))
+    assert recovered(disk) == (
+        BODIES[:5],
+        [f"cut {size - start} bytes of an incomplete frame at the end of 00000001.log"],
+    )
+
+
+def test_a_message_that_carries_a_journal_proves_nothing_about_this_one() -> None:
+    other, _ = written()
+    disk = FaultyDisk(0)
+    store = SegmentStore(disk)
+    list(store.recover().frames)
+    for _ in range(3):
+        store.append([other.read(LAST)])
+    disk.flip_bit("00000001.log", FILE_HEADER)
+    assert recovered(disk)[0] == []
+
+
+def test_damage_of_any_byte_of_the_head_is_harmless() -> None:
+    disk, _ = written()
+    for position in range(len(disk.read("head"))):
+        disk.flip_bit("head", position)
+        assert recovered(disk) == (BODIES, [])
+
+
+@pytest.mark.parametrize("missing", ["00000001.log", "00000002.log", LAST])
+def test_a_missing_segment_is_damage(missing: str) -> None:
+    disk, _ = written()
+    disk.remove(missing)
+    assert damage(disk).file == missing
+
+
+def test_a_segment_that_was_being_created_is_removed_and_proves_the_one_before_it() -> None:
+    disk, locations = written()
+    disk.remove("head")
+    disk.overwrite(LAST, disk.read(LAST)[:20])
+    whole = contents(disk)
+    assert recovered(disk) == (BODIES[:8], [f"removed {LAST}, which was being created"])
+    assert LAST not in disk.names()
+    for name, data in whole.items():
+        if name != LAST:
+            disk.overwrite(name, data)
+    disk.create(LAST)
+    disk.remove("head")
+    name, start = place(locations[7])
+    disk.flip_bit(name, start)
+    found = damage(disk)
+    assert (found.file, found.position) == (name, start)
+
+
+def test_the_header_of_an_empty_segment_is_missed_if_head_or_snapshot_know_of_it() -> None:
+    for without in ("head", "00000004.snapshot"):
+        disk, _ = written()
+        disk.kill()
+        store = SegmentStore(disk, segment_bytes=300)
+        list(store.recover().frames)
+        store.save_snapshot([b"state"])
+        disk.remove(without)
+        disk.overwrite("00000004.log", disk.read("00000004.log")[:20])
+        found = damage(disk)
+        assert (found.file, found.position) == ("00000004.log", 0)
+
+
+def test_frames_missing_at_the_end_of_a_segment_are_damage_although_the_others_are_whole() -> None:
+    disk, locations = written()
+    name, start = place(locations[3])
+    assert name == "00000001.log"
+    disk.overwrite(name, disk.read(name)[:start])
+    found = damage(disk)
+    assert (found.file, found.position) == (name, start)
+
+
+def test_a_folder_that_lost_everything_but_its_head_is_no_fresh_start() -> None:
+    disk, _ = written()
+    for name in disk.names():
+        if name != "head":
+            disk.remove(name)
+    assert damage(disk).file == LAST
+
+
+def with_snapshot() -> FaultyDisk:
+    disk, _ = written()
+    disk.kill()
+    store = SegmentStore(disk, segment_bytes=300)
+    list(store.recover().frames)
+    store.save_snapshot([b"state"])
+    store.append([b"behind"])
+    store.close()
+    disk.kill()
+    return disk
+
+
+def test_a_flip_of_any_bit_of_the_snapshot_is_damage() -> None:
+    disk = with_snapshot()
+    name = "00000004.snapshot"
+    whole = disk.read(name)
+    for position in range(len(whole)):
+        disk.flip_bit(name, position)
+        found = damage(disk)
+        assert (found.file, found.position) == (name, FILE_HEADER if position >= FILE_HEADER else 0)
+        disk.overwrite(name, whole[:position])
+        assert damage(disk).file == name
+        disk.overwrite(name, whole)
+    disk.overwrite(name, whole + b"more")
+    assert damage(disk).file == name
+
+
+def test_a_lost_snapshot_is_damage_once_segments_before_it_were_dropped() -> None:
+    disk = with_snapshot()
+    store = SegmentStore(disk, segment_bytes=300)
+    list(store.recover().frames)
+    store.drop(store.parts()[0])
+    store.close()
+    disk.remove("00000004.snapshot")
+    assert damage(disk).file == "00000001.log"
+
+
+def test_a_missing_segment_behind_the_snapshot_is_damage_and_before_it_none() -> None:
+    disk = with_snapshot()
+    disk.remove("00000002.log")
+    assert recovered(disk)[0] == [b"behind"]
+    disk.remove("00000004.log")
+    assert damage(disk).file == "00000004.log"
+
+
+@pytest.mark.parametrize("name", [LAST, "00000004.snapshot"])
+def test_a_format_of_the_future_is_named(name: str) -> None:
+    disk = with_snapshot() if "snap" in name else written()[0]
+    data = disk.read(name)
+    header = data[:8] + pack("<I", 2) + data[12 : FILE_HEADER - 4]
+    disk.overwrite(name, header + pack("<I", crc32(header)) + data[FILE_HEADER:])
+    before = contents(disk)
+    with pytest.raises(JournalTooNew, match=f"{name} has journal format 2, .* format 1 only"):
+        recovered(disk)
+    assert contents(disk) == before
+
+
+def test_damage_is_found_when_a_frame_is_read_again() -> None:
+    disk, locations = written()
+    disk.kill()
+    store = SegmentStore(disk, segment_bytes=300)
+    list(store.recover().frames)
+    for location in (locations[2], locations[-1]):
+        name, start = place(location)
+        disk.flip_bit(name, start + FRAME_HEADER)
+        with pytest.raises(DataLoss, match=f"{name}, byte {start}: the frame does not match its checksum"):
+            list(store.read(location))
+
+
+@pytest.mark.parametrize(
+    ("faults", "call", "message"),
+    [
+        (Faults(write_error=1), lambda store: store.append([b"x"]), "write 00000003.log: .*Errno 5"),
+        (Faults(capacity=0), lambda store: store.append([b"x"]), "write 00000003.log: .*Errno 28"),
+        (Faults(sync_error=1), lambda store: (store.append([b"x"]), store.sync()), "sync 00000003.log: .*Errno 5"),
+        (Faults(capacity=0), lambda store: store.begin_part(), "create 00000004.log: .*Errno 28"),
+        (Faults(sync_error=1), lambda store: store.save_snapshot([b"x"]), "create 00000004.log: .*Errno 5"),
+    ],
+)
+def test_a_failed_store_names_what_failed_and_says_so_again(
+    faults: Faults, call: Callable[[SegmentStore], object], message: str
+) -> None:
+    disk, _ = written()
+    disk.kill()
+    store = SegmentStore(disk, segment_bytes=300)
+    list(store.recover().frames)
+    disk.faults = faults
+    for again in (call, SegmentStore.parts, SegmentStore.sync, lambda store: list(store.read(1 << 40 | FILE_HEADER))):
+        with pytest.raises(Exception, match=f"the journal stopped, as it could not {message}"):
+            again(store)
+        disk.faults = Faults()  # the disk is well again, and the store knows better than to believe it
+    store.close()

@@ -1,0 +1,122 @@
+"""One owner per folder, whoever else asks and however the owner ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from inorder.errors import Closed, FailedPrecondition, JournalInUse
+from inorder.journal.files import Folder
+from inorder.journal.lock import FolderLock
+from inorder.journal.segments import SegmentStore
+
+OWNER = """
+import sys
+from inorder.journal.files import Folder
+from inorder.journal.segments import SegmentStore
+store = SegmentStore(Folder(sys.argv[1]))
+list(store.recover().frames)
+store.append([b"from the owner"])
+store.sync()
+print("owns it", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def owner(folder: Path) -> "Iterator[subprocess.Popen[str]]":
+    command = [sys.executable, "-c", OWNER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "owns it\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_process_is_told_who_owns_the_folder(tmp_path: Path) -> None:
+    with owner(tmp_path) as process:
+        with pytest.raises(JournalInUse, match=rf"{tmp_path} is in use by process {process.pid} on \S+ since 20.* UTC"):
+            SegmentStore(Folder(tmp_path))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        store = SegmentStore(Folder(tmp_path))  # the text of the dead is no obstacle
+        assert [body for _, body in store.recover().frames] == [b"from the owner"]
+        store.close()
+
+
+def test_the_same_process_cannot_own_a_folder_twice(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    with pytest.raises(FailedPrecondition, match=f"process {os.getpid()}"):
+        FolderLock(tmp_path)
+    lock.release()
+    lock.release()
+    FolderLock(tmp_path).release()
+
+
+def test_a_file_that_is_no_lock_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_bytes(b"\xff" * 5000)
+    lock = FolderLock(tmp_path)
+    with pytest.raises(JournalInUse, match="process"):
+        FolderLock(tmp_path)
+    lock.release()
+
+
+FORKING = """
+import os, sys
+from inorder.errors import Closed
+from inorder.journal.files import Folder
+from inorder.journal.segments import SegmentStore
+store = SegmentStore(Folder(sys.argv[1]))
+list(store.recover().frames)
+child = os.fork()
+if not child:
+    try:
+        store.append([b"from a child"])
+    except Closed as error:
+        print(error, flush=True)
+    store.close()
+    print("closed in the child", flush=True)
+    os.read(int(sys.argv[2]), 1)  # outlives its parent
+    os._exit(0)
+print(sys.stdin.readline(), end="", flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_forked_child_neither_writes_nor_keeps_nor_releases_what_its_parent_owns(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", FORKING, str(tmp_path), str(reading)]
+    try:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[reading]
+        ) as parent:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "a forked process does not own the journal\n"
+            assert parent.stdout.readline() == "closed in the child\n"
+            with pytest.raises(JournalInUse, match=str(parent.pid)):
+                FolderLock(tmp_path)
+            parent.stdin.write("go\n")
+            parent.stdin.flush()
+            assert parent.stdout.readline() == "go\n"
+            parent.wait()
+            FolderLock(tmp_path).release()  # though the child lives
+            os.write(writing, b"x")
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_lost_lock_stops_the_store(tmp_path: Path) -> None:
+    store = SegmentStore(Folder(tmp_path))
+    list(store.recover().frames)
+    store.close()
+    with pytest.raises(Closed, match="closed"):
+        store.parts()

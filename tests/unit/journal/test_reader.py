@@ -1,0 +1,135 @@
+"""A reader beside the owner sees what is durable, all of it, and nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inorder.errors import FrameDropped, JournalDamaged
+from inorder.journal import Location
+from inorder.journal.files import Folder
+from inorder.journal.frames import FRAME_HEADER
+from inorder.journal.reader import SegmentReader
+from inorder.journal.segments import SegmentStore
+from inorder.testing.faults import FaultyDisk
+
+
+def owned(disk: FaultyDisk) -> SegmentStore:
+    store = SegmentStore(disk, segment_bytes=300)
+    list(store.recover().frames)
+    return store
+
+
+def append(store: SegmentStore, count: int) -> list[tuple[Location, bytes]]:
+    bodies = [b"%d " % number * 12 for number in range(count)]
+    return [(store.append([body]), body) for body in bodies]
+
+
+def test_it_sees_frames_when_they_are_synced_and_not_before() -> None:
+    disk = FaultyDisk(0)
+    reader = SegmentReader(disk)
+    assert (reader.end(), reader.parts(), list(reader.read()), reader.snapshot()) == (0, [], [], None)
+    store = owned(disk)
+    frames = append(store, 3)
+    assert list(reader.read()) == []
+    store.sync()
+    assert list(reader.read()) == frames
+    unsynced = append(store, 1)
+    assert list(reader.read()) == frames
+    store.sync()
+    assert list(reader.read()) == frames + unsynced
+    assert reader.parts() == store.parts()
+
+
+def test_it_follows_the_owner_through_segments_and_snapshots() -> None:
+    disk = FaultyDisk(0)
+    store, reader = owned(disk), SegmentReader(disk)
+    seen: list[tuple[Location, bytes]] = []
+    frames: list[tuple[Location, bytes]] = []
+    at = reader.end()
+    for turn in range(40):
+        frames += append(store, turn % 3)
+        if turn % 2:
+            store.sync()
+        if turn % 10 == 9:
+            store.save_snapshot([b"state %d" % turn])
+            assert reader.snapshot() == (store.parts()[-1].first, b"state %d" % turn)
+        end = reader.end()
+        seen += reader.read(at, end)
+        at = end
+    assert seen == frames
+    assert list(reader.read()) == frames
+    for index, (location, _) in enumerate(frames):
+        assert list(reader.read(location)) == frames[index:]
+        assert list(reader.read(frames[0][0], location)) == frames[:index]
+
+
+def test_a_dropped_part_is_named_and_a_missing_one_is_damage() -> None:
+    disk = FaultyDisk(0)
+    store, reader = owned(disk), SegmentReader(disk)
+    frames = append(store, 20)
+    store.save_snapshot([b"state"])
+    first, second, *_ = store.parts()
+    store.drop(first)
+    with pytest.raises(FrameDropped, match=f"begins at {second.first}"):
+        list(reader.read(frames[0][0]))
+    assert list(reader.read()) == [frame for frame in frames if frame[0] >= second.first]
+    behind = append(store, 20)
+    store.sync()
+    disk.remove(f"{(behind[0][0] >> 40) + 1:08d}.log")
+    with pytest.raises(JournalDamaged, match="is missing"):
+        list(reader.read(behind[0][0]))
+
+
+def test_all_parts_before_the_snapshot_may_be_gone() -> None:
+    disk = FaultyDisk(0)
+    store, reader = owned(disk), SegmentReader(disk)
+    frames = append(store, 20)
+    store.save_snapshot([b"state"])
+    for part in store.parts()[:-1]:
+        store.drop(part)
+    with pytest.raises(FrameDropped, match=f"begins at {store.end()}"):
+        list(reader.read(frames[-1][0]))
+    assert list(reader.read()) == []
+
+
+def test_damage_is_damage() -> None:
+    disk = FaultyDisk(0)
+    store, reader = owned(disk), SegmentReader(disk)
+    frames = append(store, 3)
+    store.sync()
+    location = frames[1][0]
+    disk.flip_bit("00000001.log", (location & (1 << 40) - 1) + FRAME_HEADER)
+    read = reader.read()
+    assert next(read) == frames[0]
+    with pytest.raises(JournalDamaged, match="00000001"):
+        next(read)
+
+
+WRITER = """
+import sys
+from inorder.journal.files import Folder
+from inorder.journal.segments import SegmentStore
+store = SegmentStore(Folder(sys.argv[1]), segment_bytes=5_000)
+list(store.recover().frames)
+for number in range(2_000):
+    store.append([b"%d" % number])
+    if number % 3 == 0:
+        store.sync()
+store.close()
+"""
+
+
+def test_it_follows_another_process_while_that_writes(tmp_path: Path) -> None:
+    reader = SegmentReader(Folder(tmp_path))
+    seen: list[bytes] = []
+    at = 0
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)]) as writer:
+        while len(seen) < 2_000:
+            ended = writer.poll() is not None
+            end = reader.end()
+            seen += [body for _, body in reader.read(at, end)]
+            at = end
+            assert not ended or len(seen) == 2_000
+    assert seen == [b"%d" % number for number in range(2_000)]

@@ -1,0 +1,98 @@
+"""What is SQLite's own: its file, its errors, its damage."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from inorder.errors import JournalDamaged, JournalFailed, JournalInUse, JournalTooNew
+from inorder.journal.files import Folder
+from inorder.journal.sqlite import SqliteReader, SqliteStore
+
+
+def written(folder: Path) -> None:
+    store = SqliteStore(Folder(folder))
+    list(store.recover().frames)
+    for number in range(100):
+        store.append([b"%d " % number * 500])
+    store.close()
+
+
+def change(folder: Path, statement: str) -> None:
+    connection = sqlite3.connect(folder / "journal.db")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def recover(folder: Path) -> list[bytes]:
+    store = SqliteStore(Folder(folder))
+    try:
+        return [body for _, body in store.recover().frames]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE frames SET body = zeroblob(5) WHERE location = 70", "frame 70: the frame does not match"),
+        ("DELETE FROM frames WHERE location = 70", "frame 70: the frame is missing"),
+        ("INSERT INTO snapshot VALUES (1, 5, x'00')", "the snapshot does not match"),
+    ],
+)
+def test_a_changed_or_missing_row_is_damage(tmp_path: Path, statement: str, problem: str) -> None:
+    written(tmp_path)
+    change(tmp_path, statement)
+    with pytest.raises(JournalDamaged, match=problem):
+        recover(tmp_path)
+
+
+@pytest.mark.parametrize("start", [0, 4096, 8192])
+def test_a_file_that_sqlite_cannot_read_is_damage(tmp_path: Path, start: int) -> None:
+    written(tmp_path)
+    with open(tmp_path / "journal.db", "r+b") as file:
+        file.seek(start)
+        file.write(b"\xff" * 4096)
+    with pytest.raises(JournalDamaged, match=r"journal.db"):
+        recover(tmp_path)
+
+
+def test_a_format_of_the_future_is_named(tmp_path: Path) -> None:
+    written(tmp_path)
+    change(tmp_path, "PRAGMA user_version = 2")
+    with pytest.raises(JournalTooNew, match=r"journal.db has journal format 2"):
+        recover(tmp_path)
+
+
+def test_a_failed_write_stops_the_store(tmp_path: Path) -> None:
+    written(tmp_path)
+    store = SqliteStore(Folder(tmp_path))
+    list(store.recover().frames)
+    store.append([b"x"])
+    store._connection.execute("PRAGMA max_page_count = 1")  # rounded up to what there is: SQLite says that it is full
+    for _ in range(2):
+        with pytest.raises(JournalFailed, match=r"could not write journal.db: database or disk is full"):
+            store.append([bytes(50_000)])
+    with pytest.raises(JournalFailed):
+        store.sync()
+    store.close()
+    assert len(recover(tmp_path)) == 100
+
+
+def test_it_has_one_owner_and_readers_beside_it(tmp_path: Path) -> None:
+    store = SqliteStore(Folder(tmp_path))
+    list(store.recover().frames)
+    with pytest.raises(JournalInUse):
+        SqliteStore(Folder(tmp_path))
+    store.append([b"x"])
+    assert list(SqliteReader(Folder(tmp_path)).read()) == []
+    store.sync()
+    assert list(SqliteReader(Folder(tmp_path)).read()) == [(1, b"x")]
+    store.close()
+    assert list(SqliteReader(Folder(tmp_path)).read()) == [(1, b"x")]
+
+
+def test_a_folder_without_a_journal_has_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(JournalFailed, match="unable to open"):
+        SqliteReader(Folder(tmp_path)).end()

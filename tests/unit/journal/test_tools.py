@@ -1,0 +1,234 @@
+"""What verify says about a journal, and what repair keeps of it."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inorder.errors import JournalDamaged, JournalInUse, NotFound
+from inorder.journal import Store
+from inorder.journal.files import Folder
+from inorder.journal.segments import SegmentStore
+from inorder.journal.sqlite import SqliteStore
+from inorder.journal.tools import repair, verify
+
+BODIES = [b"%d " % number * 12 for number in range(10, 22)]  # four frames in each of three segments
+FRAME = 24 + len(BODIES[0])
+Kind = Callable[..., Store]
+
+
+def opened(folder: Path, kind: Kind = SegmentStore) -> tuple[Store, list[bytes]]:
+    store = kind(Folder(folder), segment_bytes=300)
+    recovered = store.recover()
+    return store, [body for _, body in recovered.frames]
+
+
+def written(folder: Path, *, snapshot_after: int | None = None, kind: Kind = SegmentStore) -> Path:
+    store, _ = opened(folder, kind)
+    for number, body in enumerate(BODIES):
+        store.append([body])
+        if number == snapshot_after:
+            store.save_snapshot([b"state"])
+    store.close()
+    return folder
+
+
+def flip(file: Path, position: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 4
+    file.write_bytes(data)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def kept(folder: Path, kind: Kind = SegmentStore) -> list[bytes]:
+    """What a repaired journal holds, having shown that it is well and can be written to."""
+    assert verify(folder).lost == []
+    assert repair(folder) == ([], None)
+    store, bodies = opened(folder, kind)
+    assert store.report == []
+    store.append([b"new"])
+    store.close()
+    store, with_new = opened(folder, kind)
+    store.close()
+    assert with_new == [*bodies, b"new"]
+    return bodies
+
+
+@pytest.mark.parametrize("kind", [SegmentStore, SqliteStore])
+def test_a_whole_journal_is_counted_and_left_alone(tmp_path: Path, kind: Kind) -> None:
+    written(tmp_path, snapshot_after=5, kind=kind)
+    before = contents(tmp_path)
+    told: list[tuple[int, int]] = []
+    verified = verify(tmp_path, lambda done, total: told.append((done, total)))
+    assert (verified.frames, verified.findings) == (12, [])
+    assert told[-1] == (verified.size, verified.size)
+    assert repair(tmp_path) == ([], None)
+    after = contents(tmp_path)
+    assert all(after[name] == data for name, data in before.items() if name != "lock")
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    for tool in (verify, repair):
+        with pytest.raises(NotFound, match="nowhere"):
+            tool(tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_told_on_the_way(tmp_path: Path) -> None:
+    store = SegmentStore(Folder(tmp_path))
+    list(store.recover().frames)
+    for _ in range(10):
+        store.append([bytes(1_000_000)])
+    store.close()
+    told: list[int] = []
+    size = verify(tmp_path, lambda done, total: told.append(done)).size
+    assert len(told) >= 5
+    assert told == sorted(told)
+    assert told[-1] == size
+
+
+def test_every_damaged_place_is_found_with_what_can_be_read_around_it(tmp_path: Path) -> None:
+    written(tmp_path)
+    flip(tmp_path / "00000001.log", 32 + FRAME + 30)
+    flip(tmp_path / "00000001.log", 32 + 3 * FRAME + 30)
+    flip(tmp_path / "00000002.log", 3)
+    flip(tmp_path / "00000003.log", 32 + 2 * FRAME)
+    before = contents(tmp_path)
+    verified = verify(tmp_path)
+    assert contents(tmp_path) == before
+    assert verified.frames == 9
+    assert [finding[:2] + finding[3:] for finding in verified.findings] == [
+        ("00000001.log", 32 + FRAME, True, FRAME, 1),
+        ("00000001.log", 32 + 3 * FRAME, True, FRAME, 2),
+        ("00000002.log", 0, True, 32, 0),
+        ("00000003.log", 32 + 2 * FRAME, True, FRAME, 2),
+    ]
+
+
+def test_a_torn_end_is_found_but_not_called_a_loss(tmp_path: Path) -> None:
+    written(tmp_path)
+    with open(tmp_path / "00000003.log", "ab") as file:
+        file.write(b"torn")
+    (finding,) = verify(tmp_path).findings
+    assert finding == ("00000003.log", 32 + 4 * FRAME, "the frame is incomplete", False, 4, 4)
+    assert repair(tmp_path) == ([], None)
+    store, bodies = opened(tmp_path)
+    assert bodies == BODIES
+    assert len(store.report) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_repair_keeps_what_comes_before_the_damage_and_copies_the_rest(tmp_path: Path, number: int) -> None:
+    name = f"{number:08d}.log"
+    original = written(tmp_path / "original")
+    for position in range(0, (original / name).stat().st_size, 7):
+        folder = tmp_path / str(position)
+        shutil.copytree(original, folder)
+        flip(folder / name, position)
+        damaged = contents(folder)
+        repaired = repair(folder)
+        assert repaired.actions
+        assert repaired.copies is not None
+        assert repaired.copies.parent == folder
+        copies = contents(repaired.copies)
+        assert copies == {file: damaged[file] for file in damaged if file >= name and file != "lock"}
+        readable = 4 * (number - 1) + max(position - 32, 0) // FRAME
+        assert kept(folder) == BODIES[:readable]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("size", [None, 0, 31, 32, 32 + FRAME, 33 + FRAME])
+def test_repair_copes_with_files_that_are_missing_or_too_short(tmp_path: Path, number: int, size: int | None) -> None:
+    file = written(tmp_path) / f"{number:08d}.log"
+    if size is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:size])
+    assert verify(tmp_path).lost
+    assert repair(tmp_path).actions
+    assert kept(tmp_path) == BODIES[: 4 * (number - 1) + max((size or 0) - 32, 0) // FRAME]
+
+
+def test_a_damaged_snapshot_is_set_aside_if_the_journal_can_be_replayed_without_it(tmp_path: Path) -> None:
+    written(tmp_path, snapshot_after=5)
+    flip(next(tmp_path.glob("*.snapshot")), 60)
+    assert [finding.file for finding in verify(tmp_path).lost] == ["00000003.snapshot"]
+    assert repair(tmp_path).actions == ["set 00000003.snapshot aside: the segments it stood for are replayed instead"]
+    assert kept(tmp_path) == BODIES
+
+
+def test_a_damaged_snapshot_cannot_be_repaired_once_a_part_was_dropped(tmp_path: Path) -> None:
+    written(tmp_path, snapshot_after=5)
+    store, _ = opened(tmp_path)
+    store.drop(store.parts()[0])
+    store.close()
+    flip(next(tmp_path.glob("*.snapshot")), 60)
+    before = contents(tmp_path)
+    with pytest.raises(JournalDamaged, match="cannot be repaired"):
+        repair(tmp_path)
+    assert contents(tmp_path) | {"lock": b""} == before | {"lock": b""}
+
+
+def test_damage_before_the_snapshot_is_named_and_costs_nothing_behind_it(tmp_path: Path) -> None:
+    written(tmp_path, snapshot_after=5)
+    flip(tmp_path / "00000001.log", 100)
+    flip(tmp_path / "00000003.log", 32 + FRAME + 30)
+    first, *_ = actions = repair(tmp_path).actions
+    assert first.startswith("left 00000001.log as it is")
+    assert len(actions) == len(set(actions))
+    store, bodies = opened(tmp_path)
+    assert bodies == BODIES[6:7]
+    store.close()
+
+
+def test_the_segment_behind_a_snapshot_is_begun_anew_if_it_is_lost(tmp_path: Path) -> None:
+    written(tmp_path, snapshot_after=5)
+    (tmp_path / "00000003.log").unlink()
+    assert repair(tmp_path).actions[-1] == "began an empty 00000003.log"
+    assert kept(tmp_path) == []
+
+
+def test_a_journal_in_use_can_be_verified_and_not_repaired(tmp_path: Path) -> None:
+    written(tmp_path)
+    store, _ = opened(tmp_path)
+    store.append([b"not synced"])
+    assert verify(tmp_path).findings == []
+    with pytest.raises(JournalInUse):
+        repair(tmp_path)
+    store.close()
+
+
+def change(folder: Path, statement: str) -> None:
+    connection = sqlite3.connect(folder / "journal.db")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def test_damaged_and_missing_rows_are_found_and_cut(tmp_path: Path) -> None:
+    written(tmp_path, kind=SqliteStore)
+    change(tmp_path, "UPDATE frames SET body = x'00' WHERE location = 6")
+    change(tmp_path, "DELETE FROM frames WHERE location = 8")
+    verified = verify(tmp_path)
+    assert (verified.frames, [finding.position for finding in verified.findings]) == (10, [6, 8])
+    repaired = repair(tmp_path)
+    assert repaired.actions == ["cut 6 frames from 6 on"]
+    assert repaired.copies is not None
+    assert [finding.position for finding in verify(repaired.copies).findings] == [6, 8]
+    assert kept(tmp_path, SqliteStore) == BODIES[:5]
+
+
+def test_a_database_that_sqlite_cannot_read_is_left_to_its_own_tools(tmp_path: Path) -> None:
+    written(tmp_path, kind=SqliteStore)
+    data = bytearray((tmp_path / "journal.db").read_bytes())
+    data[4096:8192] = b"\xff" * 4096
+    (tmp_path / "journal.db").write_bytes(data)
+    assert verify(tmp_path).lost
+    with pytest.raises(JournalDamaged, match=r"sqlite3 journal.db .recover"):
+        repair(tmp_path)
