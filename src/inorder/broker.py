@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
@@ -23,7 +24,7 @@ from inorder.core.events import Decision, Event, Published
 from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
-from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument
+from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SubscriptionNotFound
 from inorder.message import DATA, Batch, Gap, Message, Source, batch_of, delivered
 from inorder.metadata import BlockedKey, BrokerMetrics, Metrics, SubscriptionMetadata, TopicMetadata
 from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
@@ -36,6 +37,17 @@ Report = Callable[[str], None]
 MAX_TIME_SECONDS = 253_402_300_800  # the end of the year 9999, as far as a datetime goes
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """What somebody who waits for a subscription knows of it, whatever others do to it meanwhile."""
+
+    wake: Wake
+    report: Report
+    id_prefix: str
+    ack_id_prefix: str
+    options: SubscriptionOptions | None  # those in force; None once the subscription is deleted
 
 
 class MessageQueue:
@@ -52,7 +64,7 @@ class MessageQueue:
         self.clock = clock
         self._state = State(epoch=os.urandom(5).hex() + "-")
         self._lock = threading.Lock()
-        self._watchers: dict[str, list[tuple[Wake, Report]]] = {}
+        self._watchers: dict[str, list[Watch]] = {}
         self._to_wake: set[str] = set()  # watched subscriptions that may have more to give
         self._to_call: list[Wake] = []  # once the lock is free
         self._sources: dict[str, _Source] = {}  # by the prefix of their ack ids
@@ -108,18 +120,23 @@ class MessageQueue:
         def update(state: State, _: int) -> Decision[None]:
             current = state.subscription(name).options
             checked = changes if isinstance(changes, SubscriptionOptions) else merge(current, changes)
-            return state.update_subscription(name, checked)
+            decision = state.update_subscription(name, checked)
+            self._tell(self._watchers.get(name, ()), checked)
+            return decision
 
         self._turn(update, name)
 
     def unregister_subscription(self, name: str) -> None:
-        """Delete a subscription and all that waits in it."""
-        _, ack_id_prefix = self.prefixes(name)
-        self._turn(lambda state, _: state.delete_subscription(name))
-        self._sources.pop(ack_id_prefix, None)
-        self._full.discard(name)
-        for wake, _ in self._watchers.get(name, ()):  # so that they notice
-            wake()
+        """Delete a subscription and all that waits in it. Those who watch it watch nothing any more."""
+
+        def delete(state: State, _: int) -> Decision[None]:
+            decision = state.delete_subscription(name)
+            self._sources.pop(state.subscription(name).ack_id_prefix, None)
+            self._full.discard(name)
+            self._tell(self._watchers.pop(name, ()), None)
+            return decision
+
+        self._turn(delete)
 
     def subscription_exists(self, name: str) -> bool:
         return self.get_subscription(name) is not None
@@ -205,10 +222,13 @@ class MessageQueue:
         """As `pull`, with a gap record (data is a `Gap`) in its place, for one of several consumers.
 
         A consumer gives itself as the `source` that its messages answer to, and may limit their
-        bytes; while it holds nothing else, one larger message may come `alone`.
+        bytes; while it holds nothing else, one larger message may come `alone`. What it consumes is
+        the subscription that its ack ids are of, and no later one of the same name.
         """
         with self._lock:
             now_us = self._begin_turn()
+            if source is not None and self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
+                raise SubscriptionNotFound(subscription)
             subscribed, first, records = self._state.lease(subscription, max_messages, now_us, source, max_bytes, alone)
             attempts = subscribed.failures.attempts(records) if records else ()
             calls = self._end_turn()
@@ -326,25 +346,30 @@ class MessageQueue:
 
     # -- whoever waits -----------------------------------------------------------------------------
 
-    def watch(self, subscription: str, wake: Wake, report: Report) -> Callable[[], None]:
-        """Call `wake` when a pull may find something, `report` with what a person should know.
+    def watch(self, subscription: str, wake: Wake, report: Report) -> Watch:
+        """Call `wake` when a pull may find something or options have changed, `report` with what a person should know.
 
-        Both are called on any thread and must return at once. Returns a call that ends it.
+        Both are called on any thread and must return at once.
         """
-        watcher = (wake, report)
         with self._lock:
-            self._state.subscription(subscription)
-            self._watchers.setdefault(subscription, []).append(watcher)
+            subscribed = self._state.subscription(subscription)
+            watch = Watch(wake, report, subscribed.id_prefix, subscribed.ack_id_prefix, subscribed.options)
+            self._watchers.setdefault(subscription, []).append(watch)
+        return watch
 
-        def unwatch() -> None:
-            with self._lock:
-                watchers = self._watchers.get(subscription, [])
-                if watcher in watchers:
-                    watchers.remove(watcher)
+    def unwatch(self, subscription: str, watch: Watch) -> None:
+        """End what `watch` began."""
+        with self._lock:
+            watchers = self._watchers.get(subscription, [])
+            if watch in watchers:
+                watchers.remove(watch)
                 if not watchers:
-                    self._watchers.pop(subscription, None)
+                    del self._watchers[subscription]
 
-        return unwatch
+    def _tell(self, watchers: Iterable[Watch], options: SubscriptionOptions | None) -> None:
+        for watch in watchers:
+            watch.options = options
+            self._to_call.append(watch.wake)
 
     def withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
         """Give up those of these publishes that still wait for room: nothing of them is stored."""
@@ -396,8 +421,8 @@ class MessageQueue:
             self._to_wake.add(subscription)
         for problem in problems:
             _log.error("%s", problem)
-            for _, report in self._watchers.get(subscription or "", ()):
-                self._to_call.append(partial(report, problem))
+            for watch in self._watchers.get(subscription or "", ()):
+                self._to_call.append(partial(watch.report, problem))
         return reply
 
     def _commit(self, events: Sequence[Event]) -> None:
@@ -433,7 +458,7 @@ class MessageQueue:
         for name in self._to_wake:
             subscription = self._state.subscriptions.get(name)
             if subscription is not None and subscription.any_ready():
-                calls += [wake for wake, _ in self._watchers.get(name, ())]
+                calls += [watch.wake for watch in self._watchers.get(name, ())]
         self._to_wake.clear()
         return calls
 

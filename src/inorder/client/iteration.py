@@ -16,7 +16,6 @@ from collections.abc import Awaitable
 from inorder.client.intake import Intake
 from inorder.client.stream import Listeners, finish, finish_here
 from inorder.message import DATA, Gap, Message
-from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
 
@@ -24,14 +23,12 @@ from inorder.transport import Transport
 class Iteration(ABC):
     """What both kinds of loop do alike: one message at a time, the one before is let go of."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._listeners = listeners
         self._problems: deque[str] = deque()
         self._current: Message | None = None
         self._ended = False
-        self._intake = Intake(transport, subscription, options, self._wake, self._report)
+        self._intake = Intake(transport, subscription, self._wake, self._report)
 
     @abstractmethod
     def _wake(self) -> None:
@@ -76,11 +73,9 @@ class Iteration(ABC):
 class ThreadIteration(Iteration):
     """Blocks the thread until there is a message."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._arrived = threading.Event()
-        super().__init__(transport, subscription, options, listeners)
+        super().__init__(transport, subscription, listeners)
 
     def _wake(self) -> None:
         self._arrived.set()
@@ -107,12 +102,10 @@ class ThreadIteration(Iteration):
 class TaskIteration(Iteration):
     """Suspends the task until there is a message."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
-        super().__init__(transport, subscription, options, listeners)
+        super().__init__(transport, subscription, listeners)
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # a closed loop has nobody waiting

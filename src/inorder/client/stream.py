@@ -18,7 +18,6 @@ from typing import Any
 from inorder.client.intake import Intake
 from inorder.errors import InorderError, InvalidArgument
 from inorder.message import DATA, Gap, Message
-from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
 
@@ -104,13 +103,11 @@ def keep(task: asyncio.Task[None]) -> None:
 class Crew(ABC):
     """Whoever runs the handlers. Opened once, closed once."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._listeners = listeners
         self._closing = False
         self.closed: Pending[None] = Pending()
-        self._intake = Intake(transport, subscription, options, self.wake, self._report)
+        self._intake = Intake(transport, subscription, self.wake, self._report)
 
     @abstractmethod
     def wake(self) -> None:
@@ -128,17 +125,13 @@ class Crew(ABC):
 class ThreadCrew(Crew):
     """Handlers in threads: as many as there is work for, up to a limit, until closed."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._changed = threading.Condition()
         self._signalled = False
         self._idle = 0
         self._threads = 0
         self._problems: deque[str] = deque()
-        limit = options.flow_control.max_messages if options.flow_control else MAX_THREADS
-        self._max_threads = min(limit, MAX_THREADS)
-        super().__init__(transport, subscription, options, listeners)
+        super().__init__(transport, subscription, listeners)
         with self._changed:
             self._add_thread()
 
@@ -147,7 +140,7 @@ class ThreadCrew(Crew):
             self._signalled = True
             if self._idle:
                 self._changed.notify()
-            elif 0 < self._threads < self._max_threads and not self._closing:
+            elif 0 < self._threads < min(self._intake.max_messages, MAX_THREADS) and not self._closing:
                 self._add_thread()
 
     def close(self) -> Pending[None]:
@@ -257,7 +250,6 @@ class LoopCrew(Crew):
         self,
         transport: Transport,
         subscription: str,
-        options: SubscriptionOptions,
         listeners: Listeners,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -270,7 +262,7 @@ class LoopCrew(Crew):
         self._end = threading.Lock()  # taken once, by whoever ends it all
         assert listeners.message is not None
         self._handler = listeners.message
-        super().__init__(transport, subscription, options, listeners)
+        super().__init__(transport, subscription, listeners)
         self._intake.collect_answers(self._flush_soon)
         self.wake()
 
@@ -430,22 +422,22 @@ def is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-def open_crew(transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners) -> Crew:
+def open_crew(transport: Transport, subscription: str, listeners: Listeners) -> Crew:
     """Start handling: on the running loop, on a loop of our own, or in threads."""
     handler = listeners.message
     if handler is None:
         raise InvalidArgument(f'subscription {subscription!r} has no message handler: call .on("message", handler)')
     if not is_async(handler):
-        return ThreadCrew(transport, subscription, options, listeners)
+        return ThreadCrew(transport, subscription, listeners)
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         own = LoopThread()
         try:
-            crew = own.call(lambda: LoopCrew(transport, subscription, options, listeners, own.loop))
+            crew = own.call(lambda: LoopCrew(transport, subscription, listeners, own.loop))
         except BaseException:
             own.stop()
             raise
         crew.closed.add_done_callback(lambda _: own.stop())
         return crew
-    return LoopCrew(transport, subscription, options, listeners, loop)
+    return LoopCrew(transport, subscription, listeners, loop)

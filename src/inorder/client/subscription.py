@@ -108,8 +108,7 @@ class Subscription:
         with self._opening:
             if self._crew is not None and not self._crew.closed.done():
                 raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for another")
-            options = self.metadata().result().options
-            crew = self._crew = open_crew(self._transport, self.name, options, self._listeners)
+            crew = self._crew = open_crew(self._transport, self.name, self._listeners)
         self._connection.opened(crew)
         crew.closed.add_done_callback(lambda _: self._connection.forget(crew))
         return self
@@ -147,7 +146,7 @@ class Subscription:
             self._end_soon(iteration)
 
     def _begin(self, kind: type[Loop]) -> Loop:
-        iteration = kind(self._transport, self.name, self.metadata().result().options, self._listeners)
+        iteration = kind(self._transport, self.name, self._listeners)
         self._connection.opened(iteration)
         self._iterations.add(iteration)
         return iteration

@@ -102,10 +102,15 @@ class EmbeddedDeliveries:
     def __init__(
         self, broker: MessageQueue, subscription: str, wake: Callable[[], None], report: Callable[[str], None]
     ) -> None:
-        self.id_prefix, self.ack_id_prefix = broker.prefixes(subscription)
         self._broker = broker
         self._subscription = subscription
-        self._unwatch = broker.watch(subscription, wake, report)
+        self._watch = broker.watch(subscription, wake, report)
+        self.id_prefix = self._watch.id_prefix
+        self.ack_id_prefix = self._watch.ack_id_prefix
+
+    @property
+    def options(self) -> SubscriptionOptions | None:
+        return self._watch.options
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
         return self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
@@ -120,4 +125,4 @@ class EmbeddedDeliveries:
         self._broker.release(self._subscription, leases, source)
 
     def close(self) -> None:
-        self._unwatch()
+        self._broker.unwatch(self._subscription, self._watch)
