@@ -49,10 +49,12 @@ class Intake:
         subscription: str,
         wake: Callable[[], None],
         report: Callable[[str], None],
+        take_at_once: int = TAKE_AT_ONCE,
     ) -> None:
         self._clock = transport.clock
         self._subscription = subscription
         self._wake = wake
+        self._take_at_once = take_at_once
         self._lock = threading.Lock()
         self._taking = threading.Lock()  # two that take at once could mix up the order of a key
         self._lanes: Lanes[Held] = FreeLanes()
@@ -126,7 +128,7 @@ class Intake:
                     return not self.stopped
                 if self._lost is not None:
                     raise self._lost
-                count = min(self._flow.max_messages - len(self._held), TAKE_AT_ONCE)
+                count = min(self._flow.max_messages - len(self._held), self._take_at_once)
                 free = self._flow.max_bytes - self._held_bytes
                 if self.stopped or count <= 0 or free <= 0:
                     return False

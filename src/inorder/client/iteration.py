@@ -28,14 +28,15 @@ class Iteration(ABC):
         self._problems: deque[str] = deque()
         self._current: Message | None = None
         self._ended = False
-        self._intake = Intake(transport, subscription, self._wake, self._report)
+        # No more than the message that the loop works on: others share the rest, and nothing has to go back.
+        self._intake = Intake(transport, subscription, self._wake, self._report, take_at_once=1)
 
     @abstractmethod
     def _wake(self) -> None:
         """There may be a message. Called on any thread; returns at once."""
 
     def close(self) -> Pending[None]:
-        """Have the loop end when it asks for the next message; what it did not get goes back at once."""
+        """Have the loop end when it asks for the next message."""
         self._ended = True
         self._intake.stop()
         self._wake()
