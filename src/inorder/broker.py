@@ -507,22 +507,25 @@ class _Source:
         self._broker = broker
         self._subscription = subscription
 
-    def ack(self, lease: int) -> Pending[None]:
-        return self._answer(lease, lambda: self._broker.settle(self._subscription, (lease,), ()))
+    def ack(self, lease: int, answer: Pending[None]) -> None:
+        self._answer(lease, answer, lambda: self._broker.settle(self._subscription, (lease,), ()))
 
-    def nack(self, lease: int) -> Pending[None]:
-        return self._answer(lease, lambda: self._broker.settle(self._subscription, (), (lease,)))
+    def nack(self, lease: int, answer: Pending[None]) -> None:
+        self._answer(lease, answer, lambda: self._broker.settle(self._subscription, (), (lease,)))
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
-        return self._answer(lease, lambda: self._broker.extend(self._subscription, (lease,), seconds))
+        answer: Pending[None] = Pending()
+        self._answer(lease, answer, lambda: self._broker.extend(self._subscription, (lease,), seconds))
+        return answer
 
-    def _answer(self, lease: int, call: Callable[[], list[int]]) -> Pending[None]:
+    def _answer(self, lease: int, answer: Pending[None], call: Callable[[], list[int]]) -> None:
         try:
             if call():
                 raise InvalidAckId(f"{self.ack_id_prefix}{lease}")
         except InorderError as error:
-            return Pending.failed(error)
-        return Pending.of(None)
+            answer.set_exception(error)
+        else:
+            answer.set_result(None)
 
 
 def _microseconds(time: datetime | float) -> int:

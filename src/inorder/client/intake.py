@@ -171,18 +171,14 @@ class Intake:
 
     # -- answers in --------------------------------------------------------------------------------
 
-    def ack(self, lease: int) -> Pending[None]:
-        answer: Pending[None] = Pending()
+    def ack(self, lease: int, answer: Pending[None]) -> None:
         self._acks.append((lease, answer))
         if not self._flush_asked:
             self._flush_soon()
-        return answer
 
-    def nack(self, lease: int) -> Pending[None]:
-        answer: Pending[None] = Pending()
+    def nack(self, lease: int, answer: Pending[None]) -> None:
         self._nacks.append((lease, answer))
         self._flush_soon()
-        return answer
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
         try:

@@ -74,8 +74,7 @@ class Loops(PubSubCase):
 
     @pytest.mark.parametrize("window", [0, 1, 10])
     def test_what_a_loop_did_not_give_is_there_at_once_when_it_is_left(self, loop: Loop, window: int) -> None:
-        options = {"enable_message_ordering": True, "max_outstanding_per_key": window} if window else {}
-        subscription = self.subscribe(**options)
+        subscription = self.subscribe_ordered(max_outstanding_per_key=window) if window else self.subscribe()
         self.publish("1", "2", "3", key="k")
 
         def body(message: Message) -> bool:
