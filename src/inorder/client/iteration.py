@@ -15,6 +15,7 @@ from collections.abc import Awaitable
 
 from inorder.client.intake import Intake
 from inorder.client.stream import Listeners, finish, finish_here
+from inorder.errors import FailedPrecondition
 from inorder.message import DATA, Gap, Message
 from inorder.pending import Pending
 from inorder.transport import Transport
@@ -28,6 +29,7 @@ class Iteration(ABC):
         self._problems: deque[str] = deque()
         self._current: Message | None = None
         self._ended = False
+        self.closed: Pending[None] = Pending.of(None)  # a loop may take its time; nobody waits for it
         # No more than the message that the loop works on: others share the rest, and nothing has to go back.
         self._intake = Intake(transport, subscription, self._wake, self._report, take_at_once=1)
 
@@ -40,7 +42,13 @@ class Iteration(ABC):
         self._ended = True
         self._intake.stop()
         self._wake()
-        return Pending.of(None)  # a loop that closes itself must not wait for itself
+        return self.closed
+
+    def at_work(self) -> bool:
+        return False
+
+    def needs_this_thread(self) -> bool:
+        return False
 
     def leave(self) -> None:
         """The loop is over. Whoever left it in the middle may still answer the message of that moment."""
@@ -56,7 +64,7 @@ class Iteration(ABC):
     def _tell_problems(self) -> list[Awaitable[object]]:
         left: list[Awaitable[object]] = []
         while self._problems:
-            left += self._listeners.tell_error(RuntimeError(self._problems.popleft()))
+            left += self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
         return left
 
     def _finish_current(self) -> None:

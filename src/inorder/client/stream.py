@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from inorder.client.intake import Intake
-from inorder.errors import InorderError, InvalidArgument
+from inorder.errors import FailedPrecondition, InorderError, InvalidArgument
 from inorder.message import DATA, Gap, Message
 from inorder.pending import Pending
 from inorder.transport import Transport
@@ -113,9 +113,22 @@ class Crew(ABC):
     def wake(self) -> None:
         """There may be messages. Called on any thread; returns at once."""
 
-    @abstractmethod
     def close(self) -> Pending[None]:
-        """Finish what runs, return the rest; done when that is done."""
+        """Finish what runs, return the rest; done when that is done, and at once for whom it would wait for."""
+        self._end()
+        return Pending.of(None) if self.at_work() else self.closed
+
+    @abstractmethod
+    def at_work(self) -> bool:
+        """Whether it is one of its own handlers or listeners that asks."""
+
+    @abstractmethod
+    def needs_this_thread(self) -> bool:
+        """Whether it cannot end while the thread that asks does nothing but wait for it."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Begin to close."""
 
     @abstractmethod
     def _report(self, problem: str) -> None:
@@ -130,6 +143,7 @@ class ThreadCrew(Crew):
         self._signalled = False
         self._idle = 0
         self._threads = 0
+        self._at_work: set[int] = set()  # the threads, by their identity
         self._problems: deque[str] = deque()
         super().__init__(transport, subscription, listeners)
         with self._changed:
@@ -143,12 +157,17 @@ class ThreadCrew(Crew):
             elif 0 < self._threads < min(self._intake.max_messages, MAX_THREADS) and not self._closing:
                 self._add_thread()
 
-    def close(self) -> Pending[None]:
+    def at_work(self) -> bool:
+        return threading.get_ident() in self._at_work
+
+    def needs_this_thread(self) -> bool:
+        return self.at_work()
+
+    def _end(self) -> None:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._intake.stop()
-        return self.closed
 
     def _report(self, problem: str) -> None:
         self._problems.append(problem)
@@ -159,6 +178,7 @@ class ThreadCrew(Crew):
         self._threads += 1
 
     def _work(self) -> None:
+        self._at_work.add(threading.get_ident())
         try:
             while not self._closing:
                 self._tell_problems()
@@ -176,6 +196,7 @@ class ThreadCrew(Crew):
                 last = not self._threads
             if last:
                 self._finish_closing()
+            self._at_work.discard(threading.get_ident())
 
     def _rest(self) -> None:
         with self._changed:
@@ -215,7 +236,7 @@ class ThreadCrew(Crew):
                 problem = self._problems.popleft()
             except IndexError:  # another thread was faster
                 return
-            self._tell_error(RuntimeError(problem))
+            self._tell_error(FailedPrecondition(problem))
 
     def _tell_error(self, error: BaseException) -> None:
         finish_here(self._listeners.tell_error(error))
@@ -227,7 +248,7 @@ class ThreadCrew(Crew):
             self._closing = True
         if first:
             self._tell_error(error)
-        self.close()
+        self._end()
 
     def _finish_closing(self) -> None:
         self._intake.close()
@@ -259,7 +280,7 @@ class LoopCrew(Crew):
         self._spare: asyncio.Task[None] | None = None  # one that has not begun yet
         self._ready: deque[Message] = deque()  # given out together, no two of one key; none is begun
         self._woken = False
-        self._end = threading.Lock()  # taken once, by whoever ends it all
+        self._last = threading.Lock()  # taken once, by whoever ends it all
         assert listeners.message is not None
         self._handler = listeners.message
         super().__init__(transport, subscription, listeners)
@@ -271,16 +292,23 @@ class LoopCrew(Crew):
             self._woken = True
             self._soon(self._start)
 
-    def close(self) -> Pending[None]:
+    def at_work(self) -> bool:
+        return self.needs_this_thread() and asyncio.current_task() in self._workers
+
+    def needs_this_thread(self) -> bool:
+        return threading.get_ident() == self._loop_thread and self._loop.is_running()
+
+    def _end(self) -> None:
         self._intake.stop()
-        if threading.get_ident() == self._loop_thread and not self._loop.is_closed():
+        if not self._loop.is_running():  # then no handler will, either
+            self._finish_closing()
+        elif self.needs_this_thread():
             self._close()  # now: whatever calls this on the loop expects nothing more to begin
         else:
             self._soon(self._close)
-        return self.closed
 
     def _report(self, problem: str) -> None:
-        self._soon(lambda: finish_here(self._listeners.tell_error(RuntimeError(problem))))
+        self._soon(lambda: finish_here(self._listeners.tell_error(FailedPrecondition(problem))))
 
     def _flush_soon(self) -> None:
         if not self._soon(self._intake.flush):
@@ -294,12 +322,7 @@ class LoopCrew(Crew):
             else:
                 self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            if self._end.acquire(blocking=False):
-                self._closing = True
-                self._intake.stop()
-                self._intake.close()
-                finish_here(self._listeners.tell("close"))
-                self.closed.set_result(None)
+            self._finish_closing()
             return False
         return True
 
@@ -369,12 +392,18 @@ class LoopCrew(Crew):
             self._finish_closing()
 
     def _finish_closing(self) -> None:
-        if self._end.acquire(blocking=False):
-            self._intake.close()
-            if awaitables := self._listeners.tell("close"):
-                keep(self._loop.create_task(self._finish_listeners(awaitables)))
-            else:
-                self.closed.set_result(None)
+        if not self._last.acquire(blocking=False):
+            return
+        self._closing = True
+        self._intake.stop()
+        self._intake.close()
+        awaitables = self._listeners.tell("close")
+        if awaitables and self.needs_this_thread():
+            task = self._loop.create_task(self._finish_listeners(awaitables))
+            self._workers.add(task)
+        else:
+            finish_here(awaitables)
+            self.closed.set_result(None)
 
     async def _finish_listeners(self, awaitables: Sequence[Awaitable[object]]) -> None:
         await finish(awaitables)

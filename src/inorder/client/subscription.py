@@ -114,7 +114,10 @@ class Subscription:
         return self
 
     def close(self) -> Pending[None]:
-        """Finish what runs, give the rest back, end loops over this handle."""
+        """Finish what runs, give the rest back, end loops over this handle.
+
+        For a handler that closes it is done at once, or the handler would wait for itself; "close" tells the end.
+        """
         for iteration in tuple(self._iterations):
             iteration.close()
         with self._opening:  # its first handler may be faster than `open`, and close it

@@ -93,4 +93,5 @@ class Transport(Protocol):
 
     def metrics(self, subscription: str) -> Pending[Metrics]: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Every later call is answered with `Closed`."""
