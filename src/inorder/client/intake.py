@@ -103,7 +103,7 @@ class Intake:
             with self._lock:
                 taken = [] if self.stopped else self._lanes.take(count)
                 messages = [message for _, _, message in taken if message._lease in self._held]
-                self._out.update([(message._lease, message) for message in messages])
+                self._out |= {message._lease: message for message in messages}
                 if len(messages) < len(taken):  # leases were lost while they waited: those will come again
                     self._lanes.done([held for held in taken if held[2]._lease not in self._held])
             if messages or (not taken and not self._refill()):

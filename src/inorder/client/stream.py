@@ -7,6 +7,7 @@ the rules for what a handler's end means, and draw from an `Intake`, which owns 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
@@ -136,26 +137,46 @@ class Crew(ABC):
 
 
 class ThreadCrew(Crew):
-    """Handlers in threads: as many as there is work for, up to a limit, until closed."""
+    """Handlers in threads: as many as there is work for, up to a limit, until closed.
+
+    To wake a thread for each message costs more than the message does. So messages are taken in bursts,
+    which all threads share, and while something is left of one, exactly one more thread is on its way. If
+    the handlers wait for something, it is there at once, and calls in the next; if they only compute,
+    it gets its turn when the interpreter passes that on, and whoever is one too many then rests.
+    """
 
     def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._changed = threading.Condition()
-        self._signalled = False
+        self._ready: deque[Message] = deque()  # given out together, no two of one key; none is begun
+        self._begun = 0  # handlers; roughly, as threads count at once
+        self._coming = False  # a thread was called in, and has not looked for work yet
+        self._missed = False  # nobody could be called in: whoever is done first looks again
         self._idle = 0
         self._threads = 0
         self._at_work: set[int] = set()  # the threads, by their identity
         self._problems: deque[str] = deque()
         super().__init__(transport, subscription, listeners)
+        self._intake.collect_answers(self._flush_soon)
         with self._changed:
             self._add_thread()
 
     def wake(self) -> None:
+        if not self._coming:  # else that one looks later than now
+            self._call_in()
+
+    def _call_in(self) -> None:
+        """Have one more thread look for work."""
         with self._changed:
-            self._signalled = True
+            if self._coming or self._closing:
+                return
             if self._idle:
+                self._idle -= 1
                 self._changed.notify()
-            elif 0 < self._threads < min(self._intake.max_messages, MAX_THREADS) and not self._closing:
+                self._coming = True
+            elif 0 < self._threads < min(self._intake.max_messages, MAX_THREADS):
                 self._add_thread()
+            else:
+                self._missed = True
 
     def at_work(self) -> bool:
         return threading.get_ident() in self._at_work
@@ -168,26 +189,42 @@ class ThreadCrew(Crew):
             self._closing = True
             self._changed.notify_all()
         self._intake.stop()
+        unbegun: list[Message] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                unbegun.append(self._ready.popleft())
+        self._intake.give_back(unbegun)
 
     def _report(self, problem: str) -> None:
         self._problems.append(problem)
         self.wake()
 
+    def _flush_soon(self) -> None:
+        """Answers may wait while a thread is on its way: it sends them first, should this one be kept busy."""
+        if not (self._ready and self._coming):
+            self._intake.flush()
+
     def _add_thread(self) -> None:
         threading.Thread(target=self._work, name="inorder-handler", daemon=True).start()
         self._threads += 1
+        self._coming = True
 
     def _work(self) -> None:
         self._at_work.add(threading.get_ident())
         try:
+            with self._changed:
+                self._coming = False
+            self._intake.flush()
             while not self._closing:
                 self._tell_problems()
-                message = self._intake.next()
+                message = self._next()
                 if message is None:
                     self._rest()
-                else:
-                    self._call_in_help()
-                    self._handle(message)
+                    continue
+                begun = self._begun = self._begun + 1
+                self._handle(message)
+                if self._coming and self._begun != begun:  # others go on, and more of them come
+                    self._rest()
         except InorderError as error:
             self._cut_off(error)
         finally:
@@ -198,18 +235,31 @@ class ThreadCrew(Crew):
                 self._finish_closing()
             self._at_work.discard(threading.get_ident())
 
+    def _next(self) -> Message | None:
+        """A message to handle. If there are more, another thread is on its way to them."""
+        while True:
+            try:
+                message = self._ready.popleft()
+            except IndexError:
+                self._ready.extend(messages := self._intake.next_ones(BURST))
+                if not messages:
+                    return None
+                continue  # another thread may be faster
+            if not self._intake.holds(message):  # lost while it waited: it will come again
+                self._intake.finished(message)
+                continue
+            if not self._coming and (self._ready or self._intake.more()):
+                self._call_in()
+            return message
+
     def _rest(self) -> None:
         with self._changed:
-            if not self._signalled and not self._closing:
+            if not self._missed and not self._closing:
                 self._idle += 1
                 self._changed.wait()
-                self._idle -= 1
-            self._signalled = False
-
-    def _call_in_help(self) -> None:
-        """This thread is busy now: if there is more to do here, somebody else must look."""
-        if self._intake.more():
-            self.wake()
+                self._coming = False
+            self._missed = False
+        self._intake.flush()
 
     def _handle(self, message: Message) -> None:
         try:
