@@ -11,7 +11,7 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator, Sequence
 
 from inorder.client.intake import Intake
 from inorder.client.stream import Listeners, finish, finish_here
@@ -61,22 +61,28 @@ class Iteration(ABC):
         self._problems.append(problem)
         self._wake()
 
-    def _tell_problems(self) -> list[Awaitable[object]]:
-        left: list[Awaitable[object]] = []
-        while self._problems:
-            left += self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
-        return left
+    def _advance(self) -> Iterator[Sequence[Awaitable[object]] | None]:
+        """Let go of the message before and go to the next, or to the end, at which there is no `_current`.
 
-    def _finish_current(self) -> None:
-        if self._current is not None:
-            self._intake.finished(self._current)
-            self._current = None
-
-    def _begin(self, message: Message) -> Gap | None:
-        """Take the message as the one that the loop is at; if it is no message but a gap, that."""
-        self._current = message
-        data = message._record[DATA]
-        return data if isinstance(data, Gap) else None
+        Yields what is to be awaited on the way, or None: then wait to be woken.
+        """
+        while True:
+            if self._current is not None:
+                self._intake.finished(self._current)
+                self._current = None
+            while self._problems:
+                yield self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
+            if self._ended:
+                self.leave()
+                return
+            self._current = self._intake.next()
+            if self._current is None:
+                yield None
+            elif isinstance(gap := self._current._record[DATA], Gap):
+                yield self._listeners.tell("gap", gap)
+                self._current.ack()
+            else:
+                return
 
 
 class ThreadIteration(Iteration):
@@ -91,21 +97,13 @@ class ThreadIteration(Iteration):
 
     def next(self) -> Message | None:
         """The next message, as soon as there is one; None when closed."""
-        while True:
-            self._finish_current()
-            self._arrived.clear()
-            finish_here(self._tell_problems())
-            if self._ended:
-                self.leave()
-                return None
-            message = self._intake.next()
-            if message is None:
-                self._arrived.wait()
-            elif gap := self._begin(message):
-                finish_here(self._listeners.tell("gap", gap))
-                message.ack()
+        for left in self._advance():
+            if left is not None:
+                finish_here(left)
             else:
-                return message
+                self._arrived.wait()
+                self._arrived.clear()
+        return self._current
 
 
 class TaskIteration(Iteration):
@@ -122,18 +120,10 @@ class TaskIteration(Iteration):
 
     async def next(self) -> Message | None:
         """The next message, as soon as there is one; None when closed."""
-        while True:
-            self._finish_current()
-            self._arrived.clear()
-            await finish(self._tell_problems())
-            if self._ended:
-                self.leave()
-                return None
-            message = self._intake.next()
-            if message is None:
-                await self._arrived.wait()
-            elif gap := self._begin(message):
-                await finish(self._listeners.tell("gap", gap))
-                message.ack()
+        for left in self._advance():
+            if left is not None:
+                await finish(left)
             else:
-                return message
+                await self._arrived.wait()
+                self._arrived.clear()
+        return self._current

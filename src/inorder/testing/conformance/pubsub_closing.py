@@ -222,14 +222,7 @@ class Closing(HandlersCase):
 
     def test_it_cannot_be_opened_again_before_it_is_closed(self, way: Way) -> None:
         subscription = self.subscribe()
-        running, go_on = threading.Event(), threading.Event()
-
-        async def handle(message: Message) -> None:
-            running.set()
-            await way.set(go_on)
-            message.ack()
-
-        self.handle(way, subscription, handle)
+        running, go_on = self.handle_until_told(way, subscription)
         with pytest.raises(FailedPrecondition, match="'worker' is open already"):
             way.open(subscription)
         self.publish("x")
@@ -358,14 +351,7 @@ class ClosingAll(HandlersCase):
 
     def test_closing_all_twice_is_closing_it_once(self, way: Way) -> None:
         subscription = self.subscribe()
-        running, go_on = threading.Event(), threading.Event()
-
-        async def handle(message: Message) -> None:
-            running.set()
-            await way.set(go_on)
-            message.ack()
-
-        self.handle(way, subscription, handle)
+        running, go_on = self.handle_until_told(way, subscription)
         self.publish("x")
         self.wait_until(running.is_set)
         closed = [self.pubsub.close(), self.pubsub.close()]

@@ -33,6 +33,18 @@ class HandlersCase(PubSubCase):
         subscription.on("message", way.handler(function))
         way.open(subscription)
 
+    def handle_until_told(self, way: Way, subscription: Subscription) -> tuple[threading.Event, threading.Event]:
+        """Open a subscription with a handler that says that it runs, and acks when it is told to go on."""
+        running, go_on = threading.Event(), threading.Event()
+
+        async def handle(message: Message) -> None:
+            running.set()
+            await way.set(go_on)
+            message.ack()
+
+        self.handle(way, subscription, handle)
+        return running, go_on
+
 
 class Handlers(HandlersCase):
     def test_a_handler_gets_the_message_as_it_was_published(self, way: Way) -> None:
