@@ -87,7 +87,7 @@ def core(pairs: list[Pair], batch: int, in_step: bool) -> float:
 def _consume(state: State, count: int, now_us: int) -> int:
     _, first, records = state.lease("s", count, now_us)
     if records:
-        state.apply(state.ack("s", list(range(first, first + len(records))))[1])
+        state.apply(state.ack("s", range(first, first + len(records)))[1])
     return len(records)
 
 

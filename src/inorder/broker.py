@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -25,8 +26,20 @@ from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SubscriptionNotFound
-from inorder.message import DATA, Batch, Gap, Message, Source, batch_of, delivered
-from inorder.metadata import BlockedKey, BrokerMetrics, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.message import (
+    ATTRIBUTES,
+    DATA,
+    POSITION,
+    Batch,
+    Gap,
+    Message,
+    Record,
+    Source,
+    batch_of,
+    check_ordering_key,
+    delivered,
+)
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
 from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
 
@@ -34,7 +47,9 @@ T = TypeVar("T")
 Wake = Callable[[], None]
 Report = Callable[[str], None]
 
-MAX_TIME_SECONDS = 253_402_300_800  # the end of the year 9999, as far as a datetime goes
+# From the year 1 to the end of 9999, as far as a datetime goes.
+MIN_TIME_SECONDS = -62_135_596_800
+MAX_TIME_SECONDS = 253_402_300_800
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +87,8 @@ class MessageQueue:
         self._full: set[str] = set()  # subscriptions whose being full was logged
         self._timer: Timer | None = None
         self._timer_us = inf
-        self._closed = False
+        self._closed = ""  # why it takes no more calls
+        _all.add(self)
 
     @classmethod
     def get_instance(cls) -> MessageQueue:
@@ -165,19 +181,23 @@ class MessageQueue:
 
     def submit(self, topic: str, batch: Batch) -> Pending[list[str]]:
         """Publish checked messages, as columns; the answer waits while a subscription that blocks is full."""
-        with self._lock:
-            now_us = self._begin_turn()
-            try:
-                if self._blocked and topic in self._blocked:
-                    raise NoRoom(f"others wait to publish to {topic!r}")
-                answer = Pending.of(self._publish(topic, batch, now_us))
-            except NoRoom:
-                answer = Pending()
-                self._blocked.setdefault(topic, deque()).append((batch, answer))
-            calls = self._end_turn()
-        for call in calls:
-            call()
-        return answer
+        calls: Sequence[Wake] = ()
+        try:
+            with self._lock:
+                now_us = self._begin_turn()
+                try:
+                    if self._blocked and topic in self._blocked:
+                        raise NoRoom(f"others wait to publish to {topic!r}")
+                    return Pending.of(self._publish(topic, batch, now_us))
+                except NoRoom:
+                    answer: Pending[list[str]] = Pending()
+                    self._blocked.setdefault(topic, deque()).append((batch, answer))
+                    return answer
+                finally:
+                    calls = self._end_turn()
+        finally:
+            for call in calls:
+                call()
 
     def _publish(self, topic: str, batch: Batch, now_us: int) -> list[str]:
         first, events, _ = self._state.publish(topic, batch, now_us)
@@ -203,7 +223,7 @@ class MessageQueue:
             gaps = [message for message in taken if isinstance(message._record[DATA], Gap)]
             if not gaps:
                 return messages + taken if messages else taken
-            messages += [message for message in taken if message not in gaps]
+            messages += [message for message in taken if not isinstance(message._record[DATA], Gap)]
             self.settle(subscription, [gap._lease for gap in gaps], ())
             for gap in gaps:
                 if on_gap is not None:
@@ -225,16 +245,28 @@ class MessageQueue:
         bytes; while it holds nothing else, one larger message may come `alone`. What it consumes is
         the subscription that its ack ids are of, and no later one of the same name.
         """
-        with self._lock:
-            now_us = self._begin_turn()
-            if source is not None and self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
-                raise SubscriptionNotFound(subscription)
-            subscribed, first, records = self._state.lease(subscription, max_messages, now_us, source, max_bytes, alone)
-            attempts = subscribed.failures.attempts(records) if records else ()
-            calls = self._end_turn()
-        for call in calls:
-            call()
-        return delivered(records, attempts, first, source or self._source(subscribed))
+        calls: Sequence[Wake] = ()
+        try:
+            with self._lock:
+                now_us = self._begin_turn()
+                try:
+                    if source is not None:
+                        self._check_consumer(source, subscription)
+                    subscribed, first, records = self._state.lease(
+                        subscription, max_messages, now_us, source, max_bytes, alone
+                    )
+                    attempts = subscribed.failures.attempts(records) if records else ()
+                    source = source or self._source(subscribed)
+                finally:
+                    calls = self._end_turn()
+        finally:
+            for call in calls:
+                call()
+        return delivered(records, attempts, first, source)
+
+    def _check_consumer(self, source: Source, subscription: str) -> None:
+        if self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
+            raise SubscriptionNotFound(subscription)
 
     def _source(self, subscription: Subscription) -> Source:
         source = self._sources.get(subscription.ack_id_prefix)
@@ -263,27 +295,36 @@ class MessageQueue:
 
     def settle(self, subscription: str, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
         """Ack and nack leases by number, each at most once; returns those that were over already."""
-        with self._lock:
-            now_us = self._begin_turn()
-            if subscription not in self._state.subscriptions:
-                return [*acks, *nacks]  # its leases went with it
-            over: list[int] = []
-            if acks:
-                over += self._decided(self._state.ack(subscription, acks), subscription)
-            if nacks:
-                over += self._decided(self._state.nack(subscription, nacks, now_us), subscription)
-            calls = self._end_turn()
-        for call in calls:
-            call()
-        return over
+        calls: Sequence[Wake] = ()
+        try:
+            with self._lock:
+                now_us = self._begin_turn()
+                try:
+                    if subscription not in self._state.subscriptions:
+                        return [*acks, *nacks]  # its leases went with it
+                    over: list[int] = []
+                    if acks:
+                        over += self._decided(self._state.ack(subscription, acks), subscription)
+                    if nacks:
+                        over += self._decided(self._state.nack(subscription, nacks, now_us), subscription)
+                    return over
+                finally:
+                    calls = self._end_turn()
+        finally:
+            for call in calls:
+                call()
 
     def extend(self, subscription: str, leases: Sequence[int], seconds: float) -> list[int]:
         """Move the deadline of leases by number; returns those that were over already."""
         if seconds == 0 and not isinstance(seconds, bool):
             return self.settle(subscription, (), leases)
-        if subscription not in self._state.subscriptions:
-            return list(leases)
-        return self._turn(lambda state, now_us: state.extend(subscription, leases, seconds, now_us))
+
+        def extend(state: State, now_us: int) -> Decision[list[int]]:
+            if subscription not in state.subscriptions:
+                return list(leases), (), ()  # they went with it
+            return state.extend(subscription, leases, seconds, now_us)
+
+        return self._turn(extend)
 
     def release(self, subscription: str, leases: Sequence[int], consumer: Source | None = None) -> None:
         """Take back what a consumer holds but did not begin, without counting it as failed."""
@@ -295,10 +336,11 @@ class MessageQueue:
             if found is None or answer(found[0].name, (found[1],)):
                 raise InvalidAckId(ack_id)
             return
-        try:
-            ack_ids = dict.fromkeys(map(str, ack_id))
-        except TypeError:
-            raise InvalidAckId(str(ack_id)) from None
+        given: object = ack_id
+        # Bytes are several numbers, which is not what anybody means by them.
+        if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray):
+            raise InvalidArgument(f"ack_id: expected a string, or several, not {type(given).__name__}")
+        ack_ids = dict.fromkeys(map(str, given))
         invalid: list[str] = []
         leases: dict[tuple[str, str], list[int]] = {}  # by subscription and prefix
         for one in ack_ids:
@@ -319,15 +361,25 @@ class MessageQueue:
 
     def resume_key(self, subscription: str, key: str) -> None:
         """Try a parked (or waiting) key again, as if its first message had never failed."""
+        check_ordering_key(key)
         self._turn(lambda state, _: state.resume_key(subscription, key), subscription)
 
     def skip(self, subscription: str, key: str) -> str:
         """Give up the first message of a parked (or waiting) key; returns the message's id."""
-        position = self._turn(lambda state, _: state.skip(subscription, key), subscription)
-        return f"{self._state.subscription(subscription).id_prefix}{position}"
+        check_ordering_key(key)
+
+        def skip(state: State, _: int) -> Decision[str]:
+            position, events, problems = state.skip(subscription, key)
+            return f"{state.subscription(subscription).id_prefix}{position}", events, problems
+
+        return self._turn(skip, subscription)
 
     def seek(self, subscription: str, *, position: int | None = None, time: datetime | float | None = None) -> None:
-        """Deliver again from a position or a publish time (UTC, or seconds since 1970) on."""
+        """Deliver again from a position on, or what the topic has stored since a time.
+
+        The time is a datetime with a time zone, or seconds since 1970. It is compared with the time at
+        which a message was stored in this topic: its publish time, or, of a dead letter, when it died.
+        """
         time_us = None if time is None else _microseconds(time)
         self._turn(
             lambda state, now_us: state.seek(subscription, now_us, position=position, time_us=time_us), subscription
@@ -336,13 +388,6 @@ class MessageQueue:
     def metrics(self, subscription: str) -> Metrics:
         """Counters and gauges of one subscription. Costs what is in its backlog."""
         return self._turn(lambda state, now_us: (state.subscription(subscription).metrics(now_us), (), ()))
-
-    def all_metrics(self) -> BrokerMetrics:
-        """Counters and gauges of everything."""
-        return BrokerMetrics(
-            {topic.name: topic.published for topic in self.get_all_topics()},
-            {subscription.name: self.metrics(subscription.name) for subscription in self.get_all_subscriptions()},
-        )
 
     # -- whoever waits -----------------------------------------------------------------------------
 
@@ -374,39 +419,53 @@ class MessageQueue:
     def withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
         """Give up those of these publishes that still wait for room: nothing of them is stored."""
         with self._lock:
-            for topic, waiting in list(self._blocked.items()):
-                self._blocked[topic] = deque(one for one in waiting if one[1] not in answers)
+            self._withdraw(set(answers))
             calls = self._end_turn()
-        for answer in answers:
-            if not answer.done():
-                answer.set_exception(Closed("there was no room for the message before the publisher was closed"))
         for call in calls:
             call()
+
+    def _withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
+        # An answer that is not among the waiting is on its way already: its messages are stored.
+        for topic, waiting in self._blocked.items():
+            error = Closed("there was no room for the message before the publisher was closed")
+            self._to_call += [partial(answer.set_exception, error) for _, answer in waiting if answer in answers]
+            self._blocked[topic] = deque(one for one in waiting if one[1] not in answers)
 
     def close(self) -> None:
         """Take no more calls. Publishers that wait for room get `Closed`."""
         with self._lock:
-            self._closed = True
-            waiting = [answer for batches in self._blocked.values() for _, answer in batches]
+            self._closed = self._closed or "the broker is closed"
             if self._timer is not None:
                 self._timer.cancel()
-        self.withdraw(waiting)
+            self._withdraw({answer for waiting in self._blocked.values() for _, answer in waiting})
+            calls = self._end_turn()
+        for call in calls:
+            call()
 
     # -- a turn ------------------------------------------------------------------------------------
 
     def _turn(self, decide: Callable[[State, int], Decision[T]], subscription: str | None = None) -> T:
-        """Decide and apply one command; `subscription` is the one that may have more to give after it."""
-        with self._lock:
-            now_us = self._begin_turn()
-            reply = self._decided(decide(self._state, now_us), subscription)
-            calls = self._end_turn()
-        for call in calls:
-            call()
-        return reply
+        """Decide and apply one command; `subscription` is the one that may have more to give after it.
+
+        A turn that has begun is ended, refused or not: time may have brought something about, and
+        whoever waits for that is woken now. The calls of every message have this frame written out,
+        as going through here would cost them a tenth.
+        """
+        calls: Sequence[Wake] = ()
+        try:
+            with self._lock:
+                now_us = self._begin_turn()
+                try:
+                    return self._decided(decide(self._state, now_us), subscription)
+                finally:
+                    calls = self._end_turn()
+        finally:
+            for call in calls:
+                call()
 
     def _begin_turn(self) -> int:
         if self._closed:
-            raise Closed("the broker is closed")
+            raise Closed(self._closed)
         now_us = self.clock.now_us()
         if self._state.due_us <= now_us:
             while due := self._state.due(now_us):
@@ -436,15 +495,17 @@ class MessageQueue:
 
     def _log_full(self, event: Published) -> None:
         """Say once that a subscription is full, and again only after it had room meanwhile."""
-        for name, positions in event.refused.items():
-            if name not in self._full:
+        for subscription in self._state.subscriptions_of(event.topic):
+            name, refused = subscription.name, event.refused.get(subscription.name, frozenset())
+            if name in self._full and _takes_any(subscription, event.records, refused):
+                self._full.remove(name)
+            if refused and name not in self._full:
                 self._full.add(name)
-                limits = self._state.subscriptions[name].options.queue_limits
+                limits = subscription.options.queue_limits
                 _log.warning(
                     "subscription %r reached its queue capacity (%s messages, %s bytes): it misses %d message(s)",
-                    name, limits.max_messages, limits.max_bytes, len(positions),
+                    name, limits.max_messages, limits.max_bytes, len(refused),
                 )  # fmt: skip
-        self._full -= {s.name for s in self._state.subscriptions_of(event.topic)} - set(event.refused)
 
     def _end_turn(self) -> Sequence[Wake]:
         """Let waiting publishers in, set the timer, and say what is to be called once the lock is free."""
@@ -490,12 +551,27 @@ class MessageQueue:
     def _on_timer(self) -> None:
         with self._lock:
             self._timer, self._timer_us = None, inf
-            if self._closed:
-                return
-            self._begin_turn()
-            calls = self._end_turn()
-        for call in calls:
-            call()
+        with suppress(Closed):
+            self._turn(lambda *_: (None, (), ()))
+
+    def _leave_to_parent(self) -> None:
+        self._lock = threading.Lock()  # a thread that is not here may hold the other one, in mid-turn
+        self._closed = "the broker did not survive a fork: it is the parent's; make another one in this process"
+
+
+_all: weakref.WeakSet[MessageQueue] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Both processes would deliver the same messages, and each of them believe that it alone does.
+    MessageQueue._instance_lock = threading.Lock()
+    MessageQueue._instance = None
+    for broker in _all:
+        broker._leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class _Source:
@@ -528,12 +604,19 @@ class _Source:
             answer.set_result(None)
 
 
+def _takes_any(subscription: Subscription, records: Iterable[Record], refused: Collection[int]) -> bool:
+    matches = subscription.matches
+    return any(
+        record[POSITION] not in refused and (matches is None or matches(record[ATTRIBUTES] or {})) for record in records
+    )
+
+
 def _microseconds(time: datetime | float) -> int:
     if isinstance(time, datetime):
-        if time.tzinfo is None:
+        if time.utcoffset() is None:
             raise InvalidArgument(f"time: a datetime with a time zone, not {time!r}")
         return round(time.timestamp() * MICROSECONDS)
-    check_number("time", time, at_least=-inf, up_to=MAX_TIME_SECONDS)
+    check_number("time", time, at_least=MIN_TIME_SECONDS, up_to=MAX_TIME_SECONDS)
     return round(time * MICROSECONDS)
 
 
@@ -542,9 +625,7 @@ def _datetime(time_us: int) -> datetime:
 
 
 def _topic_metadata(topic: Topic) -> TopicMetadata:
-    return TopicMetadata(
-        topic.name, _datetime(topic.created_us), topic.options, topic.next_position, topic.next_position
-    )
+    return TopicMetadata(topic.name, _datetime(topic.created_us), topic.options, topic.next_position)
 
 
 def _subscription_metadata(subscription: Subscription) -> SubscriptionMetadata:

@@ -17,11 +17,23 @@ MICROSECONDS = 1_000_000
 _log = logging.getLogger(__name__)
 
 
-class Timer(Protocol):
+class Timer:
     """A call that is due later."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
         """Make sure that it does not start any more."""
+        self.callback = None
+
+    def run(self) -> None:
+        """Its time has come: call it, unless that was done or cancelled."""
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback()
 
 
 class Clock(Protocol):
@@ -56,46 +68,27 @@ class SystemClock:
         return self._timers.add(when_us, callback)
 
 
-class _Call:
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-    def run(self) -> None:
-        callback, self.callback = self.callback, None
-        if callback is None:
-            return
-        try:
-            callback()
-        except Exception:  # one bad callback must not stop everybody's timers
-            _log.exception("a timer's callback failed")
-
-
 class _TimerThread:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._heap: list[tuple[int, int, _Call]] = []
+        self._heap: list[tuple[int, int, Timer]] = []
         self._heap_limit = 64
         self._tie = itertools.count()
         self._started = False
 
     def add(self, when_us: int, callback: Callable[[], None]) -> Timer:
-        call = _Call(callback)
+        timer = Timer(callback)
         with self._changed:  # reentrant, as the garbage collector may get here from inside
-            heapq.heappush(self._heap, (when_us, next(self._tie), call))
+            heapq.heappush(self._heap, (when_us, next(self._tie), timer))
             if len(self._heap) > self._heap_limit:
                 self._forget_cancelled()
             if not self._started:
                 self._started = True
                 threading.Thread(target=self._run, name="inorder-timers", daemon=True).start()
-            elif self._heap[0][2] is call:
+            elif self._heap[0][2] is timer:
                 self._changed.notify()
-        return call
+        return timer
 
     def _forget_cancelled(self) -> None:
         # Making a list may run the garbage collector, and that may add a timer: to the new heap, then.
@@ -110,8 +103,11 @@ class _TimerThread:
                 while not self._heap or self._heap[0][0] > self._clock.now_us():
                     wait_us = self._heap[0][0] - self._clock.now_us() if self._heap else None
                     self._changed.wait(None if wait_us is None else max(wait_us, 0) / MICROSECONDS)
-                call = heapq.heappop(self._heap)[2]
-            call.run()
+                timer = heapq.heappop(self._heap)[2]
+            try:
+                timer.run()
+            except Exception:  # one bad callback must not stop everybody's timers
+                _log.exception("a timer's callback failed")
 
 
 SYSTEM_CLOCK = SystemClock()

@@ -6,6 +6,7 @@ Objects are for people. Everything below the API handles `Record` tuples, whole 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -200,8 +201,12 @@ class Message:
 
     def __repr__(self) -> str:
         delivered = f", id={self.id!r}, delivery_attempt={self._attempt}" if self._source else ""
-        data = self.data if len(self.data) <= 40 else self.data[:40] + b"..."
-        return f"Message({data!r}, ordering_key={self.ordering_key!r}{delivered})"
+        data: object = self.data  # anything, before a publish has looked at it
+        if isinstance(data, bytes):
+            shown = repr(data if len(data) <= 40 else data[:40] + b"...")
+        else:
+            shown = reprlib.repr(data)
+        return f"Message({shown}, ordering_key={self.ordering_key!r}{delivered})"
 
 
 def delivered(records: Sequence[Record], attempts: Sequence[int], first: int, source: Source) -> list[Message]:
@@ -249,7 +254,7 @@ def make_entry(data: bytes, attributes: Mapping[str, str] | None, ordering_key: 
     if ordering_key is not None:
         # Most keys are short and plain; the others are looked at more closely.
         plain = type(ordering_key) is str and 0 < len(ordering_key) <= MAX_ORDERING_KEY_BYTES and ordering_key.isascii()
-        size += len(ordering_key) if plain else _key_bytes(ordering_key)
+        size += len(ordering_key) if plain else check_ordering_key(ordering_key)
     if attributes is not None:
         size += _attribute_bytes(attributes)
         attributes = dict(attributes) or None
@@ -264,7 +269,8 @@ def _bytes(data: object) -> bytes:
     raise InvalidMessage(f"data: expected bytes, not {type(data).__name__}")
 
 
-def _key_bytes(key: str) -> int:
+def check_ordering_key(key: str) -> int:
+    """Refuse a key that no message can have; returns its bytes."""
     if not isinstance(key, str):
         raise InvalidOrderingKey(f"Ordering key must be a string, not {type(key).__name__}")
     if not key:

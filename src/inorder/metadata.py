@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from inorder.options import SubscriptionOptions, TopicOptions
@@ -14,7 +14,11 @@ class TopicMetadata:
     created: datetime
     options: TopicOptions
     published: int  # messages so far
-    next_position: int  # of the message that comes next
+
+    @property
+    def next_position(self) -> int:
+        """Of the message that comes next: the first has 0, and none is left out."""
+        return self.published
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +72,3 @@ class BlockedKey:
     failures: int  # of the first message
     age_seconds: float  # since the first message was published
     head_of_line_seconds: float  # since the first message was first delivered
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerMetrics:
-    """All of a broker at once."""
-
-    published: dict[str, int] = field(default_factory=dict)  # by topic
-    subscriptions: dict[str, Metrics] = field(default_factory=dict)

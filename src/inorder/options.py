@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, InitVar, dataclass, fields
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from inorder.errors import InvalidArgument, InvalidName
+from inorder.errors import InvalidArgument, InvalidFilter, InvalidName
 
 # What Pub/Sub allows in one message.
 MAX_MESSAGE_BYTES = 10_000_000
@@ -24,22 +25,32 @@ MAX_FILTER_BYTES = 256
 MAX_NAME_LENGTH = 255
 DEFAULT_DELIVERY_ATTEMPTS = 5  # Pub/Sub's default where a policy names no number
 DAY_SECONDS = 86_400
+MAX_WHOLE = 2**63 - 1  # what everybody else can store: disks, databases, other languages
 
 WhenFull = Literal["drop", "block", "error"]
 OnPoison = Literal["dead_letter", "park_key", "block"]
 
-_RESOURCE = re.compile(r"(?:projects/[^/\s]+/(?:topics|subscriptions)/)?[A-Za-z][A-Za-z0-9\-_.~+%]*")
+_NAME = r"[A-Za-z][A-Za-z0-9\-_.~+%]*"
+_PROJECT = r"[A-Za-z0-9\-_.:]+"  # the dot and the colon stand in projects of a domain, "example.com:shop"
+_RESOURCES = {
+    collection: re.compile(f"(?:projects/{_PROJECT}/{collection}/)?{_NAME}")
+    for collection in ("topics", "subscriptions")
+}
 
 T = TypeVar("T")
 
 
 def check_name(kind: str, name: str) -> str:
-    """A topic or subscription name as Pub/Sub takes it, bare or as `projects/P/topics/NAME`."""
+    """The name of a subscription, or else of a topic, as Pub/Sub takes it: bare, or as `projects/P/topics/NAME`."""
     if not isinstance(name, str):
         raise InvalidName(f"{kind} name: expected a string, not {type(name).__name__}")
     bare = name.rsplit("/", 1)[-1]
-    if not _RESOURCE.fullmatch(name):
-        raise InvalidName(f"{kind} name {name[:300]!r}: start with a letter, then letters, digits and -_.~+% only")
+    collection = "subscriptions" if kind == "subscription" else "topics"
+    if not _RESOURCES[collection].fullmatch(name):
+        raise InvalidName(
+            f"{kind} name {name[:300]!r}: start with a letter, then letters, digits and -_.~+% only; "
+            f"'projects/PROJECT/{collection}/' may stand before it"
+        )
     if len(bare) > MAX_NAME_LENGTH:
         raise InvalidName(f"{kind} name: {len(bare)} characters, more than the maximum of {MAX_NAME_LENGTH}")
     if bare.startswith("goog"):
@@ -94,13 +105,30 @@ def check_number(name: str, value: object, *, above: float | None = None, at_lea
     if not ((number > above if above is not None else number >= at_least) and number <= up_to):
         low = f"above {above:g}" if above is not None else f"at least {at_least:g}"
         high = "" if math.isinf(up_to) else f", up to {up_to:g}"
-        raise InvalidArgument(f"{name}: {low}{high}, not {value!r}")
+        raise InvalidArgument(f"{name}: {low}{high}, not {_shown(value)}")
 
 
 def check_whole(name: str, value: object, *, at_least: int = 1) -> None:
-    """Refuse anything but an integer of at least so much."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise InvalidArgument(f"{name}: a whole number of at least {at_least}, not {value!r}")
+    """Refuse anything but an integer of at least so much that fits into 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= MAX_WHOLE:
+        high = f", up to {MAX_WHOLE}" if isinstance(value, int) and value > MAX_WHOLE else ""
+        raise InvalidArgument(f"{name}: a whole number of at least {at_least}{high}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python does not print numbers of thousands of digits
+        return "a number of that size"
+
+
+def _check_filter(text: object) -> None:
+    try:
+        if isinstance(text, str) and len(text.encode()) <= MAX_FILTER_BYTES:
+            return
+    except UnicodeEncodeError as error:
+        raise InvalidFilter(error.object, error.start, f"not valid UTF-8, {error.reason}") from None
+    raise InvalidArgument(f"filter: a string of at most {MAX_FILTER_BYTES} bytes, not {text!r}")
 
 
 def _choice(name: str, value: object, choices: Any) -> None:
@@ -190,9 +218,6 @@ class QueueLimits:
         _choice("when_full", self.when_full, WhenFull)
 
 
-UNLIMITED = QueueLimits(max_messages=None, max_bytes=None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
     """How a topic keeps its messages."""
@@ -204,8 +229,37 @@ class TopicOptions:
             check_number("message_retention_duration", self.message_retention_duration, above=0, up_to=31 * DAY_SECONDS)
 
 
+def _by_either_name(cls: type[T]) -> type[T]:
+    """Let an option be given under its other spelling too, but not under both."""
+    init = cls.__init__
+
+    @functools.wraps(init)
+    def init_by_either_name(self: T, **given: Any) -> None:
+        init(self, **known(cls, given))
+
+    cls.__init__ = init_by_either_name  # type: ignore[assignment]
+    return cls
+
+
+class _OtherSpellings:
+    """Where the specifications spell an option in two ways, it can be read in both."""
+
+    __slots__ = ()
+    enable_message_ordering: bool
+    ack_deadline_seconds: float
+
+    @property
+    def message_ordering(self) -> bool:
+        return self.enable_message_ordering
+
+    @property
+    def ack_deadline(self) -> float:
+        return self.ack_deadline_seconds
+
+
+@_by_either_name
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionOptions:
+class SubscriptionOptions(_OtherSpellings):
     """How a subscription delivers. Names are Pub/Sub's where it has one."""
 
     enable_message_ordering: bool = False
@@ -219,14 +273,11 @@ class SubscriptionOptions:
     on_poison: OnPoison = "dead_letter"
     max_outstanding_per_key: int = 1
     filter: str = ""
-    message_ordering: InitVar[bool | None] = None  # another spelling of enable_message_ordering
-    ack_deadline: InitVar[float | None] = None  # another spelling of ack_deadline_seconds
+    if TYPE_CHECKING:  # as `_by_either_name` takes them; a real InitVar would get in the way of `replace`
+        message_ordering: InitVar[bool] = False
+        ack_deadline: InitVar[float] = 10
 
-    def __post_init__(self, message_ordering: bool | None, ack_deadline: float | None) -> None:
-        if message_ordering is not None:
-            object.__setattr__(self, "enable_message_ordering", message_ordering)
-        if ack_deadline is not None:
-            object.__setattr__(self, "ack_deadline_seconds", ack_deadline)
+    def __post_init__(self) -> None:  # type: ignore[override]
         _flag("enable_message_ordering", self.enable_message_ordering)
         check_number("ack_deadline_seconds", self.ack_deadline_seconds, above=0, up_to=MAX_ACK_DEADLINE_SECONDS)
         _nested(self, "retry_policy", RetryPolicy)
@@ -237,10 +288,15 @@ class SubscriptionOptions:
         _flag("retain_acked_messages", self.retain_acked_messages)
         _choice("on_poison", self.on_poison, OnPoison)
         check_whole("max_outstanding_per_key", self.max_outstanding_per_key)
+        # Whoever asks for either means to keep keys in order, and would learn too late that nobody does.
         if self.on_poison == "park_key" and not self.enable_message_ordering:
             raise InvalidArgument("on_poison: 'park_key' needs enable_message_ordering=True, there are no keys")
-        if len(str(self.filter).encode(errors="replace")) > MAX_FILTER_BYTES or type(self.filter) is not str:
-            raise InvalidArgument(f"filter: a string of at most {MAX_FILTER_BYTES} bytes, not {self.filter!r}")
+        if self.max_outstanding_per_key > 1 and not self.enable_message_ordering:
+            raise InvalidArgument(
+                f"max_outstanding_per_key: {self.max_outstanding_per_key} needs enable_message_ordering=True, "
+                "there are no keys"
+            )
+        _check_filter(self.filter)
 
     @property
     def max_failures(self) -> int | None:

@@ -26,6 +26,7 @@ Row = dict[str, str]
 NEEDS: dict[str, dict[str, Any]] = {
     "DeadLetterPolicy": {"dead_letter_topic": "dead"},
     "on_poison": {"enable_message_ordering": True},
+    "max_outstanding_per_key": {"enable_message_ordering": True},
     "minimum_backoff": {"maximum_backoff": 86_400},
     "maximum_backoff": {"minimum_backoff": 0},
     "max_delivery_attempts": {"dead_letter_topic": "dead"},

@@ -221,6 +221,8 @@ class BrokerMachine(RuleBasedStateMachine):
             legal.pop("retain_acked_messages", None)  # so that a topic keeps messages for a week or not at all
         if legal.get("on_poison") == "park_key":
             legal["enable_message_ordering"] = True
+        if legal.get("enable_message_ordering") is False:
+            legal["max_outstanding_per_key"] = 1
         return legal
 
     @now_and_then

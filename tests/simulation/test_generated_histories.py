@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from inorder.broker import MessageQueue
-from inorder.errors import InvalidAckId, KeyNotBlocked
+from inorder.errors import InvalidAckId, InvalidArgument, KeyNotBlocked
 from inorder.message import Message
 from inorder.testing.clock import ManualClock
 from inorder.testing.history import History, anomalies
@@ -215,11 +215,12 @@ def test_a_backoff_goes_on_when_the_rules_of_order_change() -> None:
     assert [message.delivery_attempt for message in case.pull()] == [2]
 
 
-def test_a_window_is_no_rule_of_order_where_there_is_no_order() -> None:
+def test_a_window_that_is_refused_takes_back_nothing() -> None:
     case = Case()
     case.publish((None, b"1"))
     [message] = case.pull()
-    case.broker.update_subscription("worker", {"max_outstanding_per_key": 2})
+    with pytest.raises(InvalidArgument):
+        case.broker.update_subscription("worker", {"max_outstanding_per_key": 2})
     case.broker.ack(message.ack_id)
 
 

@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 class TopicCreated(NamedTuple):
     topic: str
+    serial: int  # never used again, unlike the name
     id_prefix: str  # of its message ids, unique over topics and restarts
     options: TopicOptions
     now_us: int
@@ -29,7 +30,7 @@ class TopicDeleted(NamedTuple):
 class SubscriptionCreated(NamedTuple):
     subscription: str
     topic: str
-    ack_id_prefix: str
+    serial: int
     options: SubscriptionOptions
     now_us: int
 
@@ -58,13 +59,20 @@ class Acked(NamedTuple):
     records: Sequence[Record]
 
 
+class Failure(NamedTuple):
+    """What is known of a message that was out and came back."""
+
+    times: int  # that it has failed
+    first_out_us: int  # when it was delivered first
+
+
 class Return(NamedTuple):
     """What comes back of one key (or one message without a key), in order, and until when it waits."""
 
-    key: str
+    key: str  # "": there is no order to keep
     leases: Sequence[int]
     records: Sequence[Record]  # a gap record stands where a message was given up
-    failures: Sequence[tuple[int, int]]  # (position, how often it has failed by now)
+    failures: Mapping[int, Failure]  # by position
     until_us: int | None  # 0: free at once; None: the key is parked
     waits_for: int  # the position of the message for which the key waits, if it does
 
@@ -98,12 +106,11 @@ class HeadSkipped(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """Everything from a position or a time on is to be delivered again, and nothing before it."""
+    """All from `replay_from` on comes again, and before it what was not done from `position` on; no more."""
 
     subscription: str
-    position: int | None
-    time_us: int | None
-    now_us: int
+    position: int
+    replay_from: int
 
 
 class Elapsed(NamedTuple):

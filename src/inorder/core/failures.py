@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from inorder.clock import MICROSECONDS
+from inorder.core.events import Failure
 from inorder.message import DATA, KEY, POSITION, Gap, Record
 from inorder.options import SubscriptionOptions
 
@@ -17,7 +18,7 @@ class Failures:
     """What is known of messages that were out and came back; those that never did cost nothing."""
 
     def __init__(self) -> None:
-        self.known: dict[int, tuple[int, int]] = {}  # position → (how often it failed, when it was first out)
+        self.known: dict[int, Failure] = {}  # by position
 
     def count(self, position: int) -> int:
         """How often the message has failed."""
@@ -26,10 +27,6 @@ class Failures:
     def first_out_us(self, position: int, otherwise_us: int) -> int:
         """When the message was first delivered."""
         return self.known[position][1] if position in self.known else otherwise_us
-
-    def note(self, position: int, count: int, out_us: int) -> None:
-        """The message came back, having failed so often; this time it went out at `out_us`."""
-        self.known[position] = (count, self.first_out_us(position, out_us))
 
     def forget(self, positions: Iterable[int]) -> None:
         for position in positions:

@@ -16,6 +16,15 @@ class Hold(NamedTuple):
     until_us: int | None
 
 
+def longer(before: Hold | None, hold: Hold) -> Hold:
+    """Both together: parked if one of them is, or for as long as the longer one."""
+    if before is None:
+        return hold
+    if before.until_us is None:
+        return before
+    return hold if hold.until_us is None else Hold(hold.position, max(hold.until_us, before.until_us))
+
+
 class Holds:
     """The waiting ones of a subscription, and when their time comes. Not thread-safe."""
 
@@ -24,13 +33,8 @@ class Holds:
         self._alarms: list[tuple[int, int, str, Record | None]] = []  # (due, position, key or record)
 
     def hold(self, key: str, hold: Hold) -> None:
-        """Let a key wait. One that waits already is parked, or waits longer, if either of them says so."""
-        before = self.keys.get(key, hold)
-        if before.until_us is None:
-            hold = before
-        elif hold.until_us is not None:
-            hold = Hold(hold.position, max(hold.until_us, before.until_us))
-        self.keys[key] = hold
+        """Let a key wait, or wait longer."""
+        self.keys[key] = hold = longer(self.keys.get(key), hold)
         if hold.until_us is not None:
             heappush(self._alarms, (hold.until_us, hold.position, key, None))
 
@@ -58,9 +62,9 @@ class Holds:
                 del self.keys[key]
                 yield key, None
 
-    def delayed(self) -> Iterator[Record]:
-        """The messages without a key that wait."""
-        return (record for _, _, _, record in self._alarms if record is not None)
+    def delayed(self) -> Iterator[tuple[int, Record]]:
+        """The messages without a key that wait, and until when."""
+        return ((due_us, record) for due_us, _, _, record in self._alarms if record is not None)
 
     def rewrite(self, change: Callable[[Record], Record | None]) -> None:
         """Replace every message without a key that waits; None removes it."""

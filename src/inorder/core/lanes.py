@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 from typing import Any, Generic, TypeVar
 
 from inorder.message import KEY, POSITION
+
+LINE_UP = 100  # records without a key that one turn moves behind those that came back
 
 Item = TypeVar("Item", bound=tuple[Any, ...])
 
@@ -21,17 +23,23 @@ class Lanes(Generic[Item]):
 
     A key is in `_behind` from its first record until nothing of it is left, and costs nothing
     otherwise. Of each key at most one record is ready, so keys take turns. Records without a key
-    are free; those that came back go first, oldest first.
+    are free and go oldest first, so those that came back come before the others; but they take turns
+    with the keys, which one that fails again and again must not keep waiting.
     """
 
     def __init__(self) -> None:
         self._ready: deque[Item] = deque()
-        self._returned: list[tuple[int, Item]] = []  # a heap: keyless records that came back
+        self._returned: list[tuple[int, Item]] = []  # a heap: keyless records that came back, or wait for such
+        self._turn_of_returned = True
         self._behind: dict[str, deque[Item] | None] = {}  # None: one is ready or out, nothing waits
 
     def any_ready(self) -> bool:
         """Whether a `take` may find something."""
         return bool(self._ready or self._returned)
+
+    def ready(self) -> int:
+        """How many a `take` would find."""
+        return len(self._ready) + len(self._returned)
 
     def put(self, records: Iterable[Item]) -> None:
         """New records, behind everything of their keys."""
@@ -49,17 +57,41 @@ class Lanes(Generic[Item]):
 
     def take(self, count: int, consumer: object = None) -> list[Item]:
         """Up to `count` records, which are out from now on."""
-        ready, returned = self._ready, self._returned
-        if count == 1 and not returned:  # the common case by far, and half the cost of the general one
+        ready = self._ready
+        if self._returned:
+            return self._take_in_turns(count, consumer)
+        if count == 1:
             return [ready.popleft()] if ready else []
-        taken = [heappop(returned)[1] for _ in range(min(count, len(returned)))] if returned else []
-        if len(ready) <= count - len(taken):
-            taken += ready
+        if len(ready) <= count:
+            taken = list(ready)
             ready.clear()
-        else:
-            popleft = ready.popleft
-            taken += [popleft() for _ in range(count - len(taken))]
+            return taken
+        popleft = ready.popleft
+        return [popleft() for _ in range(count)]
+
+    def _take_in_turns(self, count: int, consumer: object) -> list[Item]:
+        """One that came back, one of a key, and so on; new ones without a key line up behind what came back."""
+        returned = self._returned
+        taken: list[Item] = []
+        lined_up = 0  # a bound, so that a pull costs what it returns
+        while len(taken) < count:
+            item = None
+            if not (returned and self._turn_of_returned):
+                item = self._next(consumer)
+                if item is not None and not item[KEY] and returned and lined_up < LINE_UP:
+                    heappush(returned, (item[POSITION], item))
+                    lined_up += 1
+                    continue
+            if returned and (item is None or not item[KEY]):
+                item = (heappushpop(returned, (item[POSITION], item)) if item else heappop(returned))[1]
+            if item is None:
+                break
+            self._turn_of_returned = item[KEY] != ""
+            taken.append(item)
         return taken
+
+    def _next(self, consumer: object) -> Item | None:
+        return self._ready.popleft() if self._ready else None
 
     def untake(self, records: Sequence[Item]) -> None:
         """These were taken a moment ago and go first again, in this order."""
@@ -138,6 +170,10 @@ class FreeLanes(Lanes[Item]):
     def put(self, records: Iterable[Item]) -> None:
         self._ready.extend(records)
 
+    def _take_in_turns(self, count: int, consumer: object) -> list[Item]:
+        taken = [heappop(self._returned)[1] for _ in range(min(count, len(self._returned)))]
+        return taken + self.take(count - len(taken)) if len(taken) < count else taken
+
     def done(self, records: Iterable[Item]) -> None:
         """Nobody waited for them."""
 
@@ -164,6 +200,9 @@ class WindowedLanes(Lanes[Item]):
     def any_ready(self) -> bool:
         return bool(self._line or self._aside_for or self._returned)
 
+    def ready(self) -> int:
+        return len(self._line) + len(self._returned)  # at least: a key may have more than one turn
+
     def put(self, records: Iterable[Item]) -> None:
         for record in records:
             key = record[KEY]
@@ -176,7 +215,9 @@ class WindowedLanes(Lanes[Item]):
                 self._queue(key)
 
     def take(self, count: int, consumer: object = None) -> list[Item]:
-        taken = [heappop(self._returned)[1] for _ in range(min(count, len(self._returned)))]
+        if self._returned:
+            return self._take_in_turns(count, consumer)
+        taken: list[Item] = []
         while len(taken) < count and (record := self._next(consumer)) is not None:
             taken.append(record)
         return taken

@@ -1,52 +1,115 @@
 """Which messages are out, and until when.
 
-A pull is one grant: consecutive lease numbers, one deadline. So the usual life of a lease costs one
-dict entry; deadlines are kept per span of leases, and a span whose leases are all gone is dropped
-when its time comes. Deadlines are rounded up to a millisecond, so that many small pulls share a span.
+A pull is one grant: consecutive lease numbers, one deadline. So the records that are out stand in a
+list, by lease number, and a grant lengthens it at the cost of copying pointers. Those that stay out
+while thousands of others come and go move to a dict, so that the list stays short. Deadlines are kept
+per span of leases, rounded up to a millisecond so that many small pulls share one; a span whose leases
+are all gone is dropped when its time comes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from inorder.message import Record
 
 GRAIN_US = 1_000
+TIDY = 1_024  # leases that may have ended before their places in the list are given up
 
 
 class Leases:
     """The records of one subscription that are out. A number is never used twice. Not thread-safe."""
 
     def __init__(self, first: int = 1) -> None:
-        self.records: dict[int, Record] = {}
-        self.next = first
+        self._recent: list[Record | None] = []  # those from `_base` on; None: it has ended
+        self._base = first
+        self._ended = 0  # how many of the recent ones have
+        self._old: dict[int, Record] = {}  # those before `_base` that are still out
         self._spans: list[list[int]] = []  # a heap of [deadline_us, first, end]
-        self._open = [0, 0, 0]  # the span that the next grant may lengthen
+        self._open = [0, 0, 0]  # the latest span, which the next grant may lengthen
         self._own_deadline: dict[int, int] = {}  # of leases that were extended
         self._granted: list[tuple[int, int]] = []  # (first lease, time of its grant), ascending
         self._grants_limit = 64
 
+    @property
+    def next(self) -> int:
+        """The number of the next lease."""
+        return self._base + len(self._recent)
+
+    @property
+    def count(self) -> int:
+        """How many are out."""
+        return len(self._recent) - self._ended + len(self._old)
+
     def grant(self, records: Sequence[Record], now_us: int, deadline_us: int) -> int:
         """Lease all these until `deadline_us`; returns the first number, the rest follow it."""
-        first = self.next
-        end = self.next = first + len(records)
-        if end == first + 1:
-            self.records[first] = records[0]
-        else:
-            self.records.update(zip(range(first, end), records))  # noqa: B905 - strict costs time here
+        recent = self._recent
+        first = self._base + len(recent)
+        recent += records
         deadline_us += -deadline_us % GRAIN_US
         span = self._open
-        if span[0] == deadline_us and span[2] == first:
-            span[2] = end
+        if span[0] == deadline_us:
+            span[2] += len(records)
         else:
-            self._open = [deadline_us, first, end]
-            heappush(self._spans, self._open)
-            self._granted.append((first, now_us))
-            if len(self._granted) > self._grants_limit:
-                self._forget_old_grants()
+            self._open_span(first, now_us, deadline_us)
         return first
+
+    def _open_span(self, first: int, now_us: int, deadline_us: int) -> None:
+        self._open = [deadline_us, first, self.next]
+        heappush(self._spans, self._open)
+        self._granted.append((first, now_us))
+        if len(self._granted) > self._grants_limit:
+            self._forget_old_grants()
+
+    def get(self, lease: int) -> Record | None:
+        """The record that is out under this number, if it still is."""
+        index = lease - self._base
+        if index < 0:
+            return self._old.get(lease)
+        return self._recent[index] if index < len(self._recent) else None
+
+    def of(self, lease: int) -> Record:
+        """The record that is out under this number; LookupError if none is."""
+        index = lease - self._base
+        record = self._recent[index] if index >= 0 else self._old[lease]
+        if record is None:
+            raise KeyError(lease)
+        return record
+
+    def records(self, leases: Sequence[int]) -> list[Record]:
+        """The same for many, all or nothing."""
+        if len(leases) == 1:
+            return [self.of(leases[0])]
+        return self._slice(leases) or [self.of(lease) for lease in leases]
+
+    def _slice(self, leases: Sequence[int]) -> list[Record] | None:
+        """Mostly many are named as they were granted: then a piece of the list has their records."""
+        if not leases:
+            return None
+        first, count = leases[0], len(leases)
+        start = first - self._base
+        named = range(first, first + count)
+        if start < 0 or leases[-1] != named[-1] or (leases != named and leases != list(named)):
+            return None
+        records = self._recent[start : start + count]
+        return records if len(records) == count and all(records) else None  # type: ignore[return-value]
+
+    def split(self, leases: Iterable[int]) -> tuple[list[int], list[int]]:
+        """Those of these that are out, and those that are not, or no longer."""
+        out: list[int] = []
+        over: list[int] = []
+        for lease in leases:
+            (over if self.get(lease) is None else out).append(lease)
+        return out, over
+
+    def out(self) -> Iterator[tuple[int, Record]]:
+        """All that are out, in the order in which they went."""
+        yield from sorted(self._old.items())
+        for lease, record in enumerate(self._recent, self._base):
+            if record is not None:
+                yield lease, record
 
     def extend(self, leases: Iterable[int], deadline_us: int) -> None:
         """Give these, all of them out, a deadline of their own."""
@@ -55,26 +118,40 @@ class Leases:
             if self._own_deadline.get(lease) != deadline_us:
                 self._own_deadline[lease] = deadline_us
                 heappush(self._spans, [deadline_us, lease, lease + 1])
-        if len(self._spans) > 4 * len(self.records) + 1024:
+        if len(self._spans) > 4 * self.count + 1024:
             self._forget_dead_spans()
 
     def end(self, leases: Sequence[int]) -> None:
         """These, all of them out and each named once, are out no longer."""
-        records, own = self.records, self._own_deadline
-        if len(leases) == len(records):
-            records.clear()
-            if len(self._spans) > 1:  # they would only keep memory from being freed
+        recent, ended = self._recent, self._ended + len(leases)
+        if ended == len(recent) and not self._old:
+            recent.clear()
+            self._base += ended
+            self._ended = 0
+            if self._own_deadline or len(self._spans) > 1:  # they would only keep memory from being freed
                 self.clear()
         else:
-            for lease in leases:
-                del records[lease]
-        if own:
-            for lease in leases:
+            self._end_some(leases)
+
+    def _end_some(self, leases: Sequence[int]) -> None:
+        base, recent, own = self._base, self._recent, self._own_deadline
+        for lease in leases:
+            if lease >= base:
+                recent[lease - base] = None
+                self._ended += 1
+            else:
+                del self._old[lease]
+            if own:
                 own.pop(lease, None)
+        if self._ended > TIDY and self._ended > len(recent) // 2:
+            self._grow_old()
 
     def clear(self) -> None:
         """None is out any more."""
-        self.records.clear()
+        self._base = self.next
+        self._ended = 0
+        self._recent.clear()
+        self._old.clear()
         self._own_deadline.clear()
         self._spans.clear()
         self._granted.clear()
@@ -94,24 +171,31 @@ class Leases:
 
     def next_deadline_us(self) -> int | None:
         """When to look again; None while nothing is out."""
-        return self._spans[0][0] if self.records and self._spans else None
+        return self._spans[0][0] if self.count and self._spans else None
 
     def granted_us(self, lease: int) -> int:
         """When this lease began."""
         return self._granted[bisect_right(self._granted, (lease, 1 << 62)) - 1][1]
 
+    def _grow_old(self) -> None:
+        """Move what is still out to the dict: the list begins anew, at a cost that its growth has paid."""
+        self._old.update((lease, record) for lease, record in enumerate(self._recent, self._base) if record is not None)
+        self._base = self.next
+        self._ended = 0
+        self._recent.clear()
+
     def _within(self, first: int, end: int) -> list[int]:
         """The leases of a span that are still out, at the cost of the shorter of both."""
-        if len(self.records) < end - first:
-            return [lease for lease in self.records if first <= lease < end]
-        return [lease for lease in range(first, end) if lease in self.records]
+        if self.count < end - first:
+            return [lease for lease, _ in self.out() if first <= lease < end]
+        return [lease for lease in range(first, end) if self.get(lease) is not None]
 
     def _forget_dead_spans(self) -> None:
         self._spans = [span for span in self._spans if span is self._open or self._within(span[1], span[2])]
         heapify(self._spans)
 
     def _forget_old_grants(self) -> None:
-        oldest = min(self.records, default=self.next)
+        oldest = next((lease for lease, _ in self.out()), self.next)
         keep = bisect_right(self._granted, (oldest, 1 << 62)) - 1
         del self._granted[: max(keep, 0)]
         self._grants_limit = 2 * len(self._granted) + 64  # so that looking costs little per grant

@@ -7,7 +7,7 @@ change memory at once. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import repeat
 from math import inf
@@ -32,6 +32,8 @@ from inorder.core.events import (
     TopicCreated,
     TopicDeleted,
 )
+from inorder.core.ledger import Book, Ledger, TopicLedger
+from inorder.core.log import History, MemoryHistory
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import (
@@ -45,7 +47,7 @@ from inorder.errors import (
     TopicAlreadyExists,
     TopicNotFound,
 )
-from inorder.message import POSITION, SIZE, STORED_US, Batch, Record
+from inorder.message import POSITION, SIZE, Batch, Record
 from inorder.options import (
     MAX_ACK_DEADLINE_SECONDS,
     SubscriptionOptions,
@@ -69,17 +71,22 @@ class NoRoom(ResourceExhausted):
 class State:
     """The whole broker. `epoch` makes ids unique: give every start of a broker another one."""
 
-    def __init__(self, epoch: str) -> None:
+    def __init__(
+        self, epoch: str, book: Book | None = None, history: Callable[[int], History] = lambda _: MemoryHistory()
+    ) -> None:
         self._epoch = epoch
+        self._history = history  # of the topic with a serial number
         self._serial = 0
         self._first_lease = 1  # of new subscriptions: beyond those of a deleted one of the same name
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self._by_topic: dict[str, dict[str, Subscription]] = {}
         self._by_ack_prefix: dict[str, Subscription] = {}
-        self._hidden: list[Published] = []  # applied, but not to be delivered before they are durable
+        # Published, but not to be delivered before it is durable: topic, records, size, who misses what.
+        self._hidden: list[tuple[Topic, list[Record], int, Mapping[str, frozenset[int]]]] = []
         self._alarms: list[tuple[int, str]] = []
         self.due_us = inf  # when `due` should be asked next
+        if book is not None:
+            self._restore(book)
 
     # -- topics and subscriptions ------------------------------------------------------------------
 
@@ -96,14 +103,13 @@ class State:
             raise SubscriptionNotFound(name) from None
 
     def subscriptions_of(self, topic: str) -> list[Subscription]:
-        self.topic(topic)
-        return list(self._by_topic[topic].values())
+        return list(self.topic(topic).subscriptions.values())
 
     def create_topic(self, name: str, options: TopicOptions, now_us: int) -> Decision[None]:
         check_name("topic", name)
         if name in self.topics:
             raise TopicAlreadyExists(name)
-        return None, [TopicCreated(name, f"{self._epoch}{self._serial}-", options, now_us)], ()
+        return None, [TopicCreated(name, self._serial, f"{self._epoch}{self._serial}-", options, now_us)], ()
 
     def delete_topic(self, name: str) -> Decision[None]:
         self.topic(name)
@@ -111,14 +117,13 @@ class State:
 
     def create_subscription(self, name: str, topic: str, options: SubscriptionOptions, now_us: int) -> Decision[None]:
         check_name("subscription", name)
-        self.topic(topic)
+        log = self.topic(topic)
         if name in self.subscriptions:
             raise SubscriptionAlreadyExists(name)
         _check_dead_letters(topic, options)
         # The subscription is built once on trial, so that a bad filter is refused before anything is stored.
-        Subscription(name, topic, "", "", options, now_us)
-        prefix = f"{self._epoch}{self._serial}-"
-        return None, [SubscriptionCreated(name, topic, prefix, options, now_us)], ()
+        Subscription(name, self._serial, topic, "", "", log, options, now_us)
+        return None, [SubscriptionCreated(name, topic, self._serial, options, now_us)], ()
 
     def update_subscription(self, name: str, options: SubscriptionOptions) -> Decision[None]:
         subscription = self.subscription(name)
@@ -139,35 +144,40 @@ class State:
     def publish(self, topic_name: str, batch: Batch, now_us: int) -> Decision[int]:
         """The reply is the position of the first message; the others follow it."""
         try:
-            first = self.topics[topic_name].next_position
+            topic = self.topics[topic_name]
         except (KeyError, TypeError):
             raise TopicNotFound(topic_name) from None
         keys, data, attributes, sizes = batch
-        if not keys:
-            return first, (), ()
-        if len(keys) == 1:
+        first, count = topic.next_position, len(keys)
+        if count == 1:
             size = sizes[0]
             records = [(first, keys[0], data[0], attributes[0], now_us, size, now_us)]
+        elif not count:
+            return first, (), ()
         else:  # columns become rows in C, without a step of the interpreter per message
             size = sum(sizes)
-            positions = range(first, first + len(keys))
+            positions = range(first, first + count)
             records = list(zip(positions, keys, data, attributes, repeat(now_us), sizes, repeat(now_us)))
-        return first, (self._decide_published(topic_name, records, size),), ()
-
-    def _decide_published(self, topic: str, records: list[Record], size: int) -> Published:
         refused = NOBODY
-        for subscription in self._by_topic[topic].values():
+        for subscription in topic.subscriptions.values():
             if (
-                subscription.backlog_messages + len(records) <= subscription.max_messages
-                and subscription.backlog_bytes + size <= subscription.max_bytes
+                subscription.backlog_messages + count > subscription.max_messages
+                or subscription.backlog_bytes + size > subscription.max_bytes
             ):
-                continue
+                refused = self._decide_refused(topic, records)
+                break
+        return first, (_new(Published, (topic_name, records, size, refused)),), ()
+
+    def _decide_refused(self, topic: Topic, records: list[Record]) -> Mapping[str, frozenset[int]]:
+        """Who misses which of these messages because it is full; or an error, if it must not miss any."""
+        refused: dict[str, frozenset[int]] = {}
+        for subscription in topic.subscriptions.values():
             positions = subscription.decide_room(records)
             if positions and subscription.options.queue_limits.when_full == "drop":
-                refused = {**refused, subscription.name: positions}
+                refused[subscription.name] = positions
             elif positions:
                 _refuse(subscription)
-        return _new(Published, (topic, records, size, refused))
+        return refused
 
     # -- messages out ------------------------------------------------------------------------------
 
@@ -180,8 +190,7 @@ class State:
         except (KeyError, TypeError):
             raise SubscriptionNotFound(name) from None
         first, records = subscription.lease(count, now_us, consumer, max_bytes, alone)
-        wake_us = subscription.wake_us
-        if records and (wake_us is None or wake_us > now_us + subscription.ack_deadline_us):
+        if records and subscription.wake_us > now_us + subscription.ack_deadline_us:
             self._set_alarm(subscription)
         return subscription, first, records
 
@@ -189,10 +198,10 @@ class State:
         """Move the deadline to `seconds` from now; the reply lists the leases that are over already."""
         subscription = self.subscription(name)
         check_number("seconds", seconds, up_to=MAX_ACK_DEADLINE_SECONDS)
-        out = subscription.leases.records
-        subscription.leases.extend([lease for lease in leases if lease in out], now_us + round(seconds * MICROSECONDS))
+        out, over = subscription.leases.split(leases)
+        subscription.leases.extend(out, now_us + round(seconds * MICROSECONDS))
         self._set_alarm(subscription)
-        return [lease for lease in leases if lease not in out], (), ()
+        return over, (), ()
 
     def release(self, name: str, leases: Sequence[int], consumer: object = None) -> Decision[None]:
         """Take back what a consumer holds but has not begun, without blaming it."""
@@ -212,25 +221,21 @@ class State:
     def ack(self, name: str, leases: Sequence[int]) -> Decision[list[int]]:
         """Each lease named once. The reply lists those that are over; the others are acked all the same."""
         try:
-            out = self.subscriptions[name].leases.records
+            held = self.subscriptions[name].leases
         except (KeyError, TypeError):
             raise SubscriptionNotFound(name) from None
         try:
-            records = [out[leases[0]]] if len(leases) == 1 else list(map(out.__getitem__, leases))
-            return [], (_new(Acked, (name, leases, records)),), ()
-        except KeyError:
-            valid = [lease for lease in leases if lease in out]
-            over = [lease for lease in leases if lease not in out]
-            return over, (Acked(name, valid, [out[lease] for lease in valid]),), ()
+            return [], (_new(Acked, (name, leases, held.records(leases))),), ()
+        except LookupError:
+            out, over = held.split(leases)
+            return over, (Acked(name, out, held.records(out)),), ()
 
     def nack(self, name: str, leases: Sequence[int], now_us: int) -> Decision[list[int]]:
         """The reply lists the leases that are over already; the others come again all the same."""
         subscription = self.subscription(name)
-        out = subscription.leases.records
-        events, problems = self._decide_failed(
-            subscription, [lease for lease in dict.fromkeys(leases) if lease in out], now_us, expired=False
-        )
-        return [lease for lease in leases if lease not in out], events, problems
+        out, over = subscription.leases.split(leases)
+        events, problems = self._decide_failed(subscription, list(dict.fromkeys(out)), now_us, expired=False)
+        return over, events, problems
 
     def _decide_failed(
         self, subscription: Subscription, leases: Sequence[int], now_us: int, *, expired: bool
@@ -260,20 +265,20 @@ class State:
         """The same messages in the dead-letter topic, or an error if it is missing or has no room."""
         policy = subscription.options.dead_letter_policy
         assert policy is not None
-        first = self.topic(policy.dead_letter_topic).next_position
+        topic = self.topic(policy.dead_letter_topic)
         records: list[Record] = [
             (position, key, data, attributes, publish_us, size, now_us)
             for position, (_, key, data, attributes, publish_us, size, _) in enumerate(
-                sorted(poison, key=_position), first
+                sorted(poison, key=_position), topic.next_position
             )
         ]
-        published = self._decide_published(policy.dead_letter_topic, records, sum(map(_size, poison)))
-        if published.refused:
-            raise QueueFull(", ".join(published.refused), "a dead letter is never dropped")
-        return published
+        if refused := self._decide_refused(topic, records):
+            raise QueueFull(", ".join(refused), "a dead letter is never dropped")
+        return Published(topic.name, records, sum(map(_size, poison)), NOBODY)
 
     def _without_audience(self, published: Published) -> list[str]:
-        if self._by_topic[published.topic] or self.topics[published.topic].retention_us:
+        topic = self.topics[published.topic]
+        if topic.subscriptions or topic.retention_us:
             return []
         count = len(published.records)
         return [f"dead-letter topic {published.topic!r} has no subscription: nobody keeps {count} message(s)"]
@@ -298,7 +303,17 @@ class State:
             raise FailedPrecondition(f"subscription {name!r} is detached: its topic was deleted")
         if position is not None:
             self._check_position(subscription, position, now_us)
-        return None, [Sought(name, position, time_us, now_us)], ()
+        else:
+            position = self._position_at(subscription, time_us or 0)
+        replay_from = max(position, self.topics[subscription.topic].retained_from(now_us))
+        return None, [Sought(name, position, replay_from)], ()
+
+    def _position_at(self, subscription: Subscription, time_us: int) -> int:
+        """The first message that was stored at a time or later, of those that can be delivered again."""
+        topic = self.topics[subscription.topic]
+        first = topic.history.first_since(time_us)
+        unacked = subscription.first_unacked_since(time_us)
+        return min((position for position in (first, unacked) if position is not None), default=topic.next_position)
 
     def _check_position(self, subscription: Subscription, position: int, now_us: int) -> None:
         topic = self.topics[subscription.topic]
@@ -307,7 +322,7 @@ class State:
         if position > end:
             raise InvalidArgument(f"position: up to {end}, the next one to come, not {position}")
         unacked = subscription.oldest_unacked()
-        oldest = min(topic.oldest_position(now_us), end if unacked is None else unacked)
+        oldest = min(topic.retained_from(now_us), end if unacked is None else unacked)
         if position < oldest:
             raise NotRetained(position, oldest)
 
@@ -319,7 +334,7 @@ class State:
             due_us, name = heappop(self._alarms)
             subscription = self.subscriptions.get(name)
             if subscription is not None and subscription.wake_us == due_us:
-                subscription.wake_us = None
+                subscription.wake_us = inf
                 return subscription, self._due_of(subscription, now_us)
         self.due_us = self._alarms[0][0] if self._alarms else inf
         return None
@@ -331,10 +346,41 @@ class State:
     def _set_alarm(self, subscription: Subscription) -> None:
         """Ask again when this subscription's time comes, unless that is arranged already."""
         due_us = subscription.due_us()
-        if due_us is not None and (subscription.wake_us is None or due_us < subscription.wake_us):
+        if due_us is not None and due_us < subscription.wake_us:
             subscription.wake_us = due_us
             heappush(self._alarms, (due_us, subscription.name))
             self.due_us = self._alarms[0][0]
+
+    # -- what survives -----------------------------------------------------------------------------
+
+    def book(self) -> Book:
+        """What must be remembered of all this."""
+        book = Book(self._serial)
+        for t in self.topics.values():
+            book.topics[t.name] = TopicLedger(t.name, t.serial, t.id_prefix, t.options, t.created_us, t.next_position)
+        for subscription in self.subscriptions.values():
+            book.subscriptions[subscription.name] = subscription.ledger()
+        return book
+
+    def _restore(self, book: Book) -> None:
+        self._serial = book.serial
+        for t in book.topics.values():
+            topic = Topic(t.name, t.serial, t.id_prefix, t.options, t.created_us, self._history(t.serial))
+            topic.next_position = topic.visible = t.next_position
+            self.topics[t.name] = topic
+        for ledger in book.subscriptions.values():
+            self._restore_subscription(ledger)
+        for name in self.topics:
+            self._set_retention(name)
+
+    def _restore_subscription(self, ledger: Ledger) -> None:
+        # A detached one keeps the name of its topic, which may be that of another topic by now.
+        topic = Topic(ledger.topic, -1, "", TopicOptions(), 0, MemoryHistory()) if ledger.detached else None
+        subscription = self._add_subscription(
+            ledger.name, ledger.serial, topic or self.topics[ledger.topic], ledger.options, ledger.created_us
+        )
+        subscription.restore(ledger)
+        self._set_alarm(subscription)
 
     # -- apply -------------------------------------------------------------------------------------
 
@@ -343,48 +389,47 @@ class State:
         for event in events:
             _APPLY[type(event)](self, event)
 
-    def reveal(self) -> Collection[Subscription]:
+    def reveal(self) -> list[Subscription]:
         """Let subscribers see what was published: call it when that is as durable as it will get."""
-        touched: Collection[Subscription] = ()
-        for event in self._hidden:
-            # The topic may have been deleted meanwhile, and its messages with it.
-            subscriptions = self._by_topic.get(event.topic, NOBODY).values()
-            for subscription in subscriptions:
-                refused = event.refused.get(subscription.name) if event.refused else None
-                subscription.absorb(event.records, event.size, refused)
-                if subscription.wake_us is None:
+        touched: list[Subscription] = []
+        for topic, records, size, refused in self._hidden:
+            for subscription in topic.subscriptions.values():
+                subscription.absorb(records, size, refused.get(subscription.name) if refused else None)
+                if subscription.wake_us == inf:
                     self._set_alarm(subscription)
-            touched = [*touched, *subscriptions] if touched else subscriptions
+                touched.append(subscription)
+            topic.visible = records[-1][0] + 1
         self._hidden.clear()
         return touched
 
     def _topic_created(self, event: TopicCreated) -> None:
-        self._serial += 1
-        self.topics[event.topic] = Topic(event.topic, event.id_prefix, event.options, event.now_us)
-        self._by_topic[event.topic] = {}
-        self._set_retention(event.topic)
+        name, serial, id_prefix, options, now_us = event
+        self._serial = serial + 1
+        self.topics[name] = Topic(name, serial, id_prefix, options, now_us, self._history(serial))
+        self._set_retention(name)
 
     def _topic_deleted(self, event: TopicDeleted) -> None:
-        del self.topics[event.topic]
-        for subscription in self._by_topic.pop(event.topic).values():
+        topic = self.topics.pop(event.topic)
+        for subscription in topic.subscriptions.values():
             subscription.detach()
+        topic.subscriptions.clear()
 
     def _subscription_created(self, event: SubscriptionCreated) -> None:
-        self._serial += 1
-        topic = self.topics[event.topic]
+        name, topic, serial, options, now_us = event
+        self._serial = serial + 1
+        self._add_subscription(name, serial, self.topics[topic], options, now_us)
+        self._set_retention(topic)
+
+    def _add_subscription(
+        self, name: str, serial: int, topic: Topic, options: SubscriptionOptions, created_us: int
+    ) -> Subscription:
+        prefix = f"{self._epoch}{serial}-"
         subscription = Subscription(
-            event.subscription,
-            event.topic,
-            event.ack_id_prefix,
-            topic.id_prefix,
-            event.options,
-            event.now_us,
-            self._first_lease,
+            name, serial, topic.name, prefix, topic.id_prefix, topic, options, created_us, self._first_lease
         )
-        self.subscriptions[event.subscription] = subscription
-        self._by_topic[event.topic][event.subscription] = subscription
-        self._by_ack_prefix[event.ack_id_prefix] = subscription
-        self._set_retention(event.topic)
+        self.subscriptions[name] = self._by_ack_prefix[prefix] = subscription
+        topic.subscriptions[name] = subscription
+        return subscription
 
     def _subscription_updated(self, event: SubscriptionUpdated) -> None:
         subscription = self.subscriptions[event.subscription]
@@ -397,13 +442,13 @@ class State:
         self._first_lease = max(self._first_lease, subscription.leases.next)
         del self._by_ack_prefix[subscription.ack_id_prefix]
         if not subscription.detached:
-            del self._by_topic[subscription.topic][event.subscription]
+            del self.topics[subscription.topic].subscriptions[event.subscription]
             self._set_retention(subscription.topic)
 
     def _set_retention(self, name: str) -> None:
         """A topic keeps messages for as long as it or one of its subscriptions asks for."""
         if topic := self.topics.get(name):
-            subscribed = [s.options for s in self._by_topic[name].values() if s.options.retain_acked_messages]
+            subscribed = [s.options for s in topic.subscriptions.values() if s.options.retain_acked_messages]
             topic.retain(
                 max(
                     [
@@ -414,11 +459,16 @@ class State:
             )
 
     def _published(self, event: Published) -> None:
-        self.topics[event.topic].append(event.records)
-        self._hidden.append(event)
+        name, records, size, refused = event
+        topic = self.topics[name]
+        topic.next_position = records[-1][0] + 1
+        if topic.retention_us:
+            topic.keep(records)
+        self._hidden.append((topic, records, size, refused))
 
     def _acked(self, event: Acked) -> None:
-        self.subscriptions[event.subscription].acked(event.leases, event.records)
+        name, leases, records = event
+        self.subscriptions[name].acked(leases, records)
 
     def _failed(self, event: Failed) -> None:
         subscription = self.subscriptions[event.subscription]
@@ -436,13 +486,7 @@ class State:
 
     def _sought(self, event: Sought) -> None:
         subscription = self.subscriptions[event.subscription]
-        retained = self.topics[subscription.topic].retained(event.now_us)
-        if event.position is not None:
-            position = event.position
-            subscription.seek(retained, lambda record: record[POSITION] >= position)
-        else:
-            time_us = event.time_us or 0
-            subscription.seek(retained, lambda record: record[STORED_US] >= time_us)
+        subscription.seek(event.position, event.replay_from)
         self._set_alarm(subscription)
 
     def _elapsed(self, event: Elapsed) -> None:

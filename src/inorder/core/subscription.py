@@ -6,25 +6,32 @@ make true what has been decided and cannot fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
 
 from inorder.clock import MICROSECONDS
-from inorder.core.events import Failed, HeadSkipped, KeyResumed, Return
+from inorder.core.events import Failed, Failure, HeadSkipped, KeyResumed, Return
 from inorder.core.failures import Failures, gap_for, judge
 from inorder.core.filters import compile_filter
 from inorder.core.holds import Hold, Holds
 from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
 from inorder.core.leases import Leases
+from inorder.core.ledger import Ledger, Wait, positions_of
+from inorder.core.log import Log
+from inorder.core.ranges import Ranges, runs
 from inorder.errors import KeyNotBlocked
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record
 from inorder.metadata import BlockedKey, Counters, Metrics
 from inorder.options import FlowControl, SubscriptionOptions
 
 SWEEP_US = 60 * MICROSECONDS  # how often messages that nobody pulls are looked at for their age
+READ_AHEAD = 10_000  # messages that wait in memory where all of them can be read again
+COLD: Any = type("Cold", (), {"__repr__": lambda _: "COLD"})()  # stands for data that was put aside
 PASS_OVER = 100  # how far a pull looks past messages that do not fit the bytes that are free
 
 _size = itemgetter(SIZE)
@@ -37,30 +44,42 @@ class Subscription:
     def __init__(
         self,
         name: str,
+        serial: int,
         topic: str,
         ack_id_prefix: str,
         id_prefix: str,
+        log: Log,
         options: SubscriptionOptions,
         created_us: int,
         first_lease: int = 1,
     ) -> None:
         self.name = name
+        self.serial = serial
         self.topic = topic
+        self._log = log
+        self.cursor = log.next_position  # what lies before it was taken in from the log
+        self._lagging = False  # the log has more that was not taken in, because enough waits here
+        self._read_ahead = READ_AHEAD if log.history.complete else inf
+        self._skip = Ranges()  # what is done of that, and need not be read
+        self._to_come: Ledger | None = None  # what is known of messages that were not read yet
+        self._cold = 0  # messages that wait without their data
         self.ack_id_prefix = ack_id_prefix
         self.id_prefix = id_prefix
         self.created_us = created_us
         self.detached = False
         self.counters = Counters()
+        self._first_lease = first_lease
         self.leases = Leases(first_lease)
-        self.wake_us: int | None = None  # the alarm that the state has set for us
+        self.wake_us: float = inf  # the alarm that the state has set for us
         self.backlog_messages = 0
         self.backlog_bytes = 0
-        self.out_bytes = 0
+        self.out_bytes = 0  # known only where flow control asks for it
         self._gaps = 0  # gap records that are not acked yet; they are no backlog
+        self._gaps_delivered = 0
         self.failures = Failures()
         self._holds = Holds()
         self._out_of_key: dict[str, list[int]] = {}  # leases in order, where a key may have several
-        self._oldest_us: int | None = None  # nothing that waits was stored earlier
+        self._oldest_us: float = inf  # nothing that waits was stored earlier
         self._swept_us = 0
         self._starved: tuple[int, int] | None = None  # (position, since) of the first that did not fit
         self._set_options(options)
@@ -68,14 +87,34 @@ class Subscription:
 
     def _set_options(self, options: SubscriptionOptions) -> None:
         self.options = options
+        self._flow = options.flow_control
+        if self._flow is not None:
+            self.out_bytes = self._size_out()
         self.matches: Callable[..., bool] | None = compile_filter(options.filter) if options.filter else None
         limits = options.queue_limits
         self.max_messages = inf if limits.max_messages is None else limits.max_messages
         self.max_bytes = inf if limits.max_bytes is None else limits.max_bytes
         self.ordered = options.enable_message_ordering
         self.windowed = self.ordered and options.max_outstanding_per_key > 1
+        self._plain = self._is_plain()
         self.ack_deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
         self.retention_us = round(options.message_retention_duration * MICROSECONDS)
+
+    def _is_plain(self) -> bool:
+        """Whether leases and acks have nothing to look after: no failure, gap, window or flow control.
+
+        That is how it is nearly always, and `_plain` says so in one look. Whoever brings trouble
+        takes it away; an ack after which there is none left gives it back.
+        """
+        return not (self._gaps or self.failures.known or self.windowed or self._flow is not None)
+
+    def _add_gaps(self, count: int) -> None:
+        self._gaps += count
+        self._plain = False
+
+    def _note_failures(self, failures: Mapping[int, Failure]) -> None:
+        self.failures.known.update(failures)
+        self._plain = False
 
     def _new_lanes(self) -> Lanes[Record]:
         if not self.ordered:
@@ -91,7 +130,7 @@ class Subscription:
         bytes_left = self.max_bytes - self.backlog_bytes
         refused: set[int] = set()
         for record in records:
-            if self.matches is not None and not self.matches(record[ATTRIBUTES] or {}):
+            if self.matches is not None and not self._matches(record):
                 continue
             # As soon as one does not fit, none does: a later one that fits would hide the hole.
             if messages_left < 1 or bytes_left < record[SIZE] or refused:
@@ -105,22 +144,42 @@ class Subscription:
         if refused:
             self._absorb_with_gaps(records, refused)
             return
-        if self.matches is not None:
-            matches = self.matches
-            records = [record for record in records if matches(record[ATTRIBUTES] or {})]
+        if self._lagging or self.cursor > records[0][0] or self.backlog_messages >= self._read_ahead:
+            records = self._take_in_later(records)
+            if not records:
+                return
             size = sum(map(_size, records))
-        if records:
-            self._lanes.put(records)
-            self.backlog_messages += len(records)
-            self.backlog_bytes += size
-            if self._oldest_us is None:
-                self._oldest_us = records[0][STORED_US]
+        self.cursor = records[-1][0] + 1
+        if self.matches is not None:
+            records = [record for record in records if self._matches(record)]
+            size = sum(map(_size, records))
+            if not records:
+                return
+        self._lanes.put(records)
+        self.backlog_messages += len(records)
+        self.backlog_bytes += size
+        if self._oldest_us == inf:
+            self._oldest_us = records[0][6]
+
+    def _take_in_later(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Those that are to be taken in at once: some may lie before the cursor; and enough may wait here."""
+        if self._lagging:
+            return ()
+        records = [record for record in records if record[POSITION] >= self.cursor]
+        if records and self.backlog_messages >= self._read_ahead:
+            self._lagging = True
+            return ()
+        return records
+
+    def _matches(self, record: Record) -> bool:
+        return self.matches is None or self.matches(record[ATTRIBUTES] or {})
 
     def _absorb_with_gaps(self, records: Sequence[Record], refused: frozenset[int]) -> None:
         for record in records:
             if record[POSITION] not in refused:
                 self.absorb([record], record[SIZE])
                 continue
+            self.cursor = record[POSITION] + 1
             self.counters.dropped += 1
             if self.ordered and record[KEY]:
                 self._put_gap(record)
@@ -132,19 +191,20 @@ class Subscription:
         before = waiting[-1] if waiting else None
         if before is not None and isinstance(gap := before[DATA], Gap) and gap.reason == "dropped":
             wider = Gap(key, gap.first_position, record[POSITION], gap.count + 1, gap.reason)
-            self._lanes.replace(key, -1, (*before[:DATA], wider, *before[ATTRIBUTES:]))
+            members: Any = [*(before[ATTRIBUTES] or [before[POSITION]]), record[POSITION]]
+            self._lanes.replace(key, -1, (*before[:DATA], wider, members, *before[PUBLISH_US:]))
         else:
-            self._gaps += 1
+            self._add_gaps(1)
             self._lanes.put([gap_for(record, "dropped")])
 
     # -- what goes out -----------------------------------------------------------------------------
 
     def any_ready(self) -> bool:
         """Whether a pull may find something."""
-        if self.detached or not self._lanes.any_ready():
+        if self.detached or not (self._lagging or self._lanes.any_ready()):
             return False
-        flow = self.options.flow_control
-        return flow is None or (len(self.leases.records) < flow.max_messages and self.out_bytes < flow.max_bytes)
+        flow = self._flow
+        return flow is None or (self.leases.count < flow.max_messages and self.out_bytes < flow.max_bytes)
 
     def lease(
         self, count: int, now_us: int, consumer: object = None, max_bytes: float = inf, alone: bool = True
@@ -153,43 +213,45 @@ class Subscription:
 
         A consumer may limit their bytes; if it holds nothing else, one larger message may go `alone`.
         """
-        flow = self.options.flow_control
-        if flow is not None:
-            count = self._allowed(count, flow)
-            max_bytes = min(max_bytes, flow.max_bytes - self.out_bytes)
-            alone = alone and not self.leases.records
+        if self._lagging:
+            self._catch_up(count)
+        if self._flow is not None:
+            count = self._allowed(count, self._flow)
+            max_bytes = min(max_bytes, self._flow.max_bytes - self.out_bytes)
+            alone = alone and not self.leases.count
         taken = self._lanes.take(count, consumer)
         if not taken:
             return 0, taken
-        size = taken[0][5] if len(taken) == 1 else sum(map(_size, taken))
-        if size > max_bytes or (self._oldest_us is not None and self._oldest_us < now_us - self.retention_us):
+        if self._oldest_us < now_us - self.retention_us or (max_bytes != inf and sum(map(_size, taken)) > max_bytes):
             taken = self._choose(taken, count, now_us, consumer, max_bytes, alone)
             if not taken:
                 return 0, taken
-            size = sum(map(_size, taken))
         else:
             self._starved = None
-        self.out_bytes += size
+        if self._cold:
+            taken = self._warm(taken)
         first = self.leases.grant(taken, now_us, now_us + self.ack_deadline_us)
-        self.counters.delivered += len(taken)
-        if self.windowed:
+        if not self._plain:
             self._note_out(taken, first)
-        if self._gaps:
-            self.counters.delivered -= _count_gaps(taken)
-        if self.failures.known:
-            self.counters.redelivered += self.failures.were_out(taken)
         return first, taken
 
     def _allowed(self, count: int, flow: FlowControl) -> int:
-        out = len(self.leases.records)
+        out = self.leases.count
         if out and self.out_bytes >= flow.max_bytes:
             return 0
         return max(0, min(count, flow.max_messages - out))
 
     def _note_out(self, taken: list[Record], first: int) -> None:
-        for lease, record in enumerate(taken, first):
-            if key := record[KEY]:
-                self._out_of_key.setdefault(key, []).append(lease)
+        if self._flow is not None:
+            self.out_bytes += sum(map(_size, taken))
+        if self._gaps:
+            self._gaps_delivered += _count_gaps(taken)
+        if self.failures.known:
+            self.counters.redelivered += self.failures.were_out(taken)
+        if self.windowed:
+            for lease, record in enumerate(taken, first):
+                if key := record[KEY]:
+                    self._out_of_key.setdefault(key, []).append(lease)
 
     def _choose(
         self, taken: list[Record], count: int, now_us: int, consumer: object, left: float, alone: bool
@@ -228,10 +290,19 @@ class Subscription:
 
     def acked(self, leases: Sequence[int], records: Sequence[Record]) -> None:
         """These are done; what waited for them may go."""
-        size = records[0][5] if len(records) == 1 else sum(map(_size, records))
-        self._end(leases, records, size)
         self._lanes.done(records)
-        self.counters.acked += self._forget(records, size)
+        if not self._plain:
+            self._end(leases, records)
+            self.counters.acked += self._forget(records)
+            self._plain = self._is_plain()
+            return
+        self.leases.end(leases)
+        count = len(records)
+        self.counters.acked += count
+        self.backlog_messages -= count
+        self.backlog_bytes -= records[0][5] if count == 1 else sum(map(_size, records))
+        if not self.backlog_messages:
+            self._oldest_us = inf
 
     def decide_failure(
         self, leases: Iterable[int], now_us: int, *, dead_letters: bool = True
@@ -240,27 +311,36 @@ class Subscription:
 
         A key takes back all that is out after its first one that failed.
         """
-        out = self.leases.records
+        out = self.leases
         groups: list[tuple[str, list[int], list[int]]] = []  # key, leases that come back, those that failed
         failed_by_key: dict[str, list[int]] = {}
         for lease in leases:
-            if self.ordered and (key := out[lease][KEY]):
+            if self.ordered and (key := out.of(lease)[KEY]):
                 failed_by_key.setdefault(key, []).append(lease)
             else:
                 groups.append(("", [lease], [lease]))
         for key, failed in failed_by_key.items():
-            of_key = self._out_of_key[key] if self.windowed else failed  # ascending, as positions are
-            groups.append((key, of_key[of_key.index(min(failed)) :], failed))
+            groups.append((key, self._out_from(key, failed), failed))
         returns: list[Return] = []
         poison: list[Record] = []
         for key, taken_back, failed in groups:
-            back = [(out[lease], lease in failed) for lease in taken_back]
+            back = [(out.of(lease), lease in failed) for lease in taken_back]
             verdict = judge(self.options, self.failures, back, now_us, dead_letters)
             poison += verdict.poison
-            returns.append(
-                Return(key, taken_back, verdict.records, verdict.failures, verdict.until_us, verdict.waits_for)
-            )
+            lease_of = {out.of(lease)[POSITION]: lease for lease in taken_back}
+            failures = {
+                position: Failure(count, self.failures.first_out_us(position, out.granted_us(lease_of[position])))
+                for position, count in verdict.failures
+            }
+            returns.append(Return(key, taken_back, verdict.records, failures, verdict.until_us, verdict.waits_for))
         return returns, poison
+
+    def _out_from(self, key: str, leases: list[int]) -> list[int]:
+        """All that is out of a key from the first of these on: no later one may stay out and pass them."""
+        if not self.windowed:
+            return leases
+        of_key = self._out_of_key[key]  # ascending, as positions are
+        return of_key[of_key.index(min(leases)) :]
 
     def failed(self, event: Failed) -> None:
         """Failed deliveries come back to their place, and wait there as decided."""
@@ -270,11 +350,9 @@ class Subscription:
         else:
             self.counters.nacked += event.failed
         for back in event.returns:
-            out = [self.leases.records[lease] for lease in back.leases]
-            out_us = self.leases.granted_us(back.leases[0]) if back.leases else event.now_us
-            for position, count in back.failures:
-                self.failures.note(position, count, out_us)
-            self._end(back.leases, out, sum(map(_size, out)))
+            out = [self.leases.of(lease) for lease in back.leases]
+            self._note_failures(back.failures)
+            self._end(back.leases, out)
             if back.key:
                 self._hold(back)
             else:
@@ -296,19 +374,20 @@ class Subscription:
                 self._lanes.give_back(record)
 
     def release(self, leases: Sequence[int]) -> None:
-        """Take back what was out without blaming it: it goes first again."""
-        out = self.leases.records
-        leases = sorted(lease for lease in leases if lease in out)
+        """Take back what was out, and what is out behind it, without blaming it: it goes first again."""
+        out = self.leases
         by_key: dict[str, list[int]] = {}
-        for lease in leases:
-            by_key.setdefault(out[lease][KEY] if self.ordered else "", []).append(lease)
-        for key, of_key in by_key.items():
-            records = [out[lease] for lease in of_key]
+        for lease in sorted(leases):
+            if (record := out.get(lease)) is not None:
+                by_key.setdefault(record[KEY] if self.ordered else "", []).append(lease)
+        for key, released in by_key.items():
+            of_key = self._out_from(key, released) if key else released
+            records = [out.of(lease) for lease in of_key]
             for lease, record in zip(of_key, records, strict=True):
                 position = record[POSITION]
-                if not isinstance(record[DATA], Gap):
-                    self.failures.note(position, self.failures.count(position), self.leases.granted_us(lease))
-            self._end(of_key, records, sum(map(_size, records)))
+                if not isinstance(record[DATA], Gap) and position not in self.failures.known:
+                    self._note_failures({position: Failure(0, out.granted_us(lease))})
+            self._end(of_key, records)
             if key:
                 self._lanes.hold(key, records)
                 if key not in self._holds.keys:
@@ -317,14 +396,15 @@ class Subscription:
                 self._give_back(records, 0)
 
     def dead_lettered(self, records: Sequence[Record]) -> None:
-        self.counters.dead_lettered += self._forget(records, sum(map(_size, records)))
+        self.counters.dead_lettered += self._forget(records)
         if self.ordered:
-            self._gaps += sum(record[KEY] != "" for record in records)
+            self._add_gaps(sum(record[KEY] != "" for record in records))
 
-    def _end(self, leases: Sequence[int], records: Sequence[Record], size: int) -> None:
+    def _end(self, leases: Sequence[int], records: Sequence[Record]) -> None:
         """These are no longer out, whatever becomes of them."""
         self.leases.end(leases)
-        self.out_bytes -= size
+        if self._flow is not None:
+            self.out_bytes -= sum(map(_size, records))
         if self._out_of_key:
             for lease, record in zip(leases, records, strict=True):
                 if key := record[KEY]:
@@ -333,7 +413,7 @@ class Subscription:
                     if not of_key:
                         del self._out_of_key[key]
 
-    def _forget(self, records: Sequence[Record], size: int) -> int:
+    def _forget(self, records: Sequence[Record]) -> int:
         """These are no longer part of the backlog; returns how many messages that were."""
         messages = len(records)
         if self._gaps:
@@ -341,11 +421,11 @@ class Subscription:
             self._gaps -= gaps
             messages -= gaps
         self.backlog_messages -= messages
-        self.backlog_bytes -= size
+        self.backlog_bytes -= records[0][5] if len(records) == 1 else sum(map(_size, records))
         if self.failures.known:
             self.failures.forget(map(_position, records))
         if not self.backlog_messages:
-            self._oldest_us = None
+            self._oldest_us = inf
         return messages
 
     # -- keys in trouble ---------------------------------------------------------------------------
@@ -370,8 +450,8 @@ class Subscription:
         index, record = self._culprit(key, self._holds.keys.pop(key))
         if not isinstance(record[DATA], Gap):  # it may have become too old meanwhile
             self._lanes.replace(key, index, gap_for(record, "skipped"))
-            self.counters.skipped += self._forget([record], record[SIZE])
-            self._gaps += 1
+            self.counters.skipped += self._forget([record])
+            self._add_gaps(1)
         self._lanes.release(key)
 
     def _culprit(self, key: str, hold: Hold) -> tuple[int, Record]:
@@ -383,7 +463,7 @@ class Subscription:
         """The keys that are held, and those of which something waits while the first is out."""
         out: dict[str, list[int]] = {}
         if self.ordered:
-            for lease, record in self.leases.records.items():
+            for lease, record in self.leases.out():
                 out.setdefault(record[KEY], []).append(lease)
         window = self.options.max_outstanding_per_key
         full = (key for key in self._lanes.crowded() if key not in self._holds.keys and len(out.get(key, ())) >= window)
@@ -397,7 +477,7 @@ class Subscription:
             head, reason = self._culprit(key, hold)[1], "parked" if hold.until_us is None else "backoff"
         else:
             assert lease is not None
-            head, reason = self.leases.records[lease], "out"
+            head, reason = self.leases.of(lease), "out"
         granted_us = now_us if lease is None else self.leases.granted_us(lease)
         first_out_us = self.failures.first_out_us(head[POSITION], granted_us)
         return BlockedKey(
@@ -414,11 +494,11 @@ class Subscription:
         blocked = self.blocked_keys(now_us)
         publish_times = [record[PUBLISH_US] for record in self._unacked() if not isinstance(record[DATA], Gap)]
         return Metrics(
-            counters=replace(self.counters),
-            backlog_messages=self.backlog_messages,
-            backlog_bytes=self.backlog_bytes,
-            outstanding_messages=len(self.leases.records),
-            outstanding_bytes=self.out_bytes,
+            counters=replace(self.counters, delivered=self.leases.next - self._first_lease - self._gaps_delivered),
+            backlog_messages=self.backlog_messages + self._lag(),
+            backlog_bytes=self.backlog_bytes + self._log.history.size(self.cursor, self._log.visible),
+            outstanding_messages=self.leases.count,
+            outstanding_bytes=self._size_out(),
             oldest_unacked_seconds=(now_us - min(publish_times, default=now_us)) / MICROSECONDS,
             blocked_keys=len(blocked),
             parked_keys=sum(key.reason == "parked" for key in blocked),
@@ -434,9 +514,9 @@ class Subscription:
 
     def _sweep_us(self) -> int | None:
         """When to look for messages that are too old; a pull does not depend on it."""
-        if self._oldest_us is None:
+        if self._oldest_us == inf:
             return None
-        return max(self._oldest_us + self.retention_us + 1, self._swept_us + SWEEP_US)
+        return max(int(self._oldest_us) + self.retention_us + 1, self._swept_us + SWEEP_US)
 
     def elapse(self, now_us: int) -> None:
         """Backoffs that are over end; from time to time, what is older than the retention goes."""
@@ -461,50 +541,62 @@ class Subscription:
 
         self._lanes.rewrite(change)
         self._holds.rewrite(change)
-        times += [record[STORED_US] for record in self.leases.records.values()]
-        self._oldest_us = min(times, default=None)
+        times += [record[STORED_US] for _, record in self.leases.out()]
+        self._oldest_us = min(times, default=inf)
 
     def _unless_outdated(self, record: Record, now_us: int) -> Record | None:
         """The record, or what is left of one that is too old: a gap in its key, or nothing."""
         if record[STORED_US] >= now_us - self.retention_us or isinstance(record[DATA], Gap):
             return record
         self.counters.outdated += 1
-        self._forget([record], record[SIZE])
+        self._forget([record])
         if not self.ordered or not record[KEY]:
             return None
-        self._gaps += 1
+        self._add_gaps(1)
         return gap_for(record, "expired")
 
     def oldest_unacked(self) -> int | None:
         """The smallest position that is still to be acked."""
-        return min(map(_position, self._unacked()), default=None)
+        lag = [self._skip.end_at(self.cursor)] if self._lagging else []
+        return min([*map(_position, self._unacked()), *lag], default=None)
 
-    def seek(self, retained: Sequence[Record], wanted: Callable[[Record], bool]) -> None:
-        """Start over with the wanted ones of what is retained or unacked; forget everything else."""
-        records = {record[POSITION]: record for record in retained}
-        if self.matches is not None:
-            records = {position: r for position, r in records.items() if self.matches(r[ATTRIBUTES] or {})}
+    def first_unacked_since(self, time_us: int) -> int | None:
+        """The smallest of them that was stored at that time or later."""
+        return min((record[POSITION] for record in self._unacked() if record[STORED_US] >= time_us), default=None)
+
+    def seek(self, position: int, replay_from: int) -> None:
+        """Start over with all from `replay_from` on, and with what is unacked from `position` on."""
+        if self._log.history.complete:
+            ledger = self.ledger()
+            ledger.sought(position, replay_from)
+            self._start_over([])
+            self.restore(ledger)
+            return
+        kept = self._log.history.read(replay_from, self._log.visible)
+        records = {record[POSITION]: record for record in kept if self.matches is None or self._matches(record)}
         records.update((r[POSITION], r) for r in self._unacked() if not isinstance(r[DATA], Gap))
-        self._start_over(sorted(filter(wanted, records.values())))
+        self._start_over([record for place, record in sorted(records.items()) if place >= position])
+        self.cursor = max(position, self._log.visible)
 
     def update(self, options: SubscriptionOptions) -> None:
         """Deliver by other rules from now on. If those of order change, what is out comes again."""
-        before = self._window()
+        change = _window(options) != _window(self.options)
+        if change:
+            self.release([lease for lease, _ in self.leases.out()])  # by the rules by which they went
         self._set_options(options)
-        if before != self._window():
+        if change:
             self._change_lanes()
 
-    def _window(self) -> int:
-        """How many of a key may be out; 0 if keys mean nothing."""
-        return self.options.max_outstanding_per_key if self.ordered else 0
-
     def _change_lanes(self) -> None:
-        """Take back what is out and line everything up anew. A key that waits goes on waiting."""
-        self.release(list(self.leases.records))
+        """Line everything up anew. A key that waits goes on waiting."""
         records = sorted(self._unacked(), key=_position)
         until_us = self._holds.until_us()
         self._holds.clear()
         self._lanes = self._new_lanes()
+        self._line_up(records, until_us)
+
+    def _line_up(self, records: Iterable[Record], until_us: Mapping[int, int | None]) -> None:
+        """Put records into their lanes; those of `until_us`, and their keys, wait so long."""
         free: list[Record] = []
         for record in records:
             position, key = record[POSITION], record[KEY]
@@ -517,6 +609,91 @@ class Subscription:
             else:
                 free.append(record)
         self._lanes.put(free)
+
+    # -- what waits in the log, and what survives ---------------------------------------------------
+
+    def _catch_up(self, count: int) -> None:
+        """Take in from the log until so many are ready, or nothing is left there."""
+        while self._lagging and self._lanes.ready() < count:
+            self._take_in(self._read_on())
+
+    def _read_on(self) -> list[Record]:
+        """The next messages of the log."""
+        end = self._log.visible
+        records = self._log.history.read(self._skip.end_at(self.cursor), end)
+        self.cursor = records[-1][POSITION] + 1 if records else end
+        self._lagging = self.cursor < end
+        return records
+
+    def _take_in(self, records: Iterable[Record]) -> None:
+        if self._skip:
+            records = [record for record in records if record[POSITION] not in self._skip]
+        records = [record for record in records if self._matches(record)]
+        if self._to_come is None:
+            until_us: Mapping[int, int | None] = {}
+        else:
+            gaps, until_us = self._to_come.gaps, self._to_come.until_us()
+            records = [gap_for(r, gaps[r[POSITION]]) if r[POSITION] in gaps else r for r in records]
+        if self.backlog_messages >= self._read_ahead:  # they wait behind others for long
+            records = [_chilled(record) for record in records]
+            self._cold += len(records)
+        self._put(records, until_us)
+
+    def _warm(self, taken: list[Record]) -> list[Record]:
+        """Read again what was put aside without its data."""
+        cold = sorted(record[POSITION] for record in taken if record[DATA] is COLD)
+        self._cold -= len(cold)
+        read: dict[int, Record] = {}
+        for first, end in runs(cold):
+            while first < end and (records := self._log.history.read(first, end)):
+                read.update((record[POSITION], record) for record in records)
+                first = records[-1][POSITION] + 1
+        return [read[record[POSITION]] if record[DATA] is COLD else record for record in taken]
+
+    def _lag(self) -> int:
+        """How many messages of the log were not taken in; a filter may leave some of them out."""
+        if not self._lagging:
+            return 0
+        return self._log.visible - self.cursor - self._skip.within(self.cursor, self._log.visible).count()
+
+    def ledger(self) -> Ledger:
+        """What must survive of all this."""
+        ledger = Ledger(self.name, self.topic, self.serial, self.options, self.created_us, self.detached)
+        if self.detached:
+            return ledger
+        unacked: list[int] = []
+        for record in self._unacked():
+            gap = record[DATA]
+            if isinstance(gap, Gap) and gap.reason != "expired":  # that one can be found again
+                ledger.gaps.update(dict.fromkeys(positions_of([record]), gap.reason))
+            unacked += positions_of([record])
+        ends = [-1, *sorted(unacked), self.cursor]
+        done = Ranges((before + 1, after) for before, after in pairwise(ends))
+        ledger.done = Ranges([*done, *self._skip.within(self.cursor, 1 << 62)])
+        ledger.failures = {position: known for position, known in self.failures.known.items() if known.times}
+        ledger.holds = dict(self._holds.keys)
+        ledger.waits = {record[POSITION]: Wait(record[KEY], due_us) for due_us, record in self._holds.delayed()}
+        if self._to_come is not None:
+            ledger.gaps.update((p, reason) for p, reason in self._to_come.gaps.items() if p >= self.cursor)
+        return ledger
+
+    def restore(self, ledger: Ledger) -> None:
+        """Go on from what is known; the messages are read from the log when they are wanted."""
+        self.detached = ledger.detached
+        if self.detached:
+            return
+        self._skip = ledger.sorted_done()
+        self._to_come = ledger if ledger.gaps or ledger.holds or ledger.waits else None
+        self.cursor = self._skip.end_at(0)
+        self._lagging = self.cursor < self._log.visible
+        self._note_failures(ledger.failures)
+        # Who waits must be known at once, and so must be what lies before it.
+        last = max(ledger.until_us(), default=-1)
+        records: list[Record] = []
+        while self._lagging and (self.cursor <= last or self.max_messages != inf or self.max_bytes != inf):
+            records += self._read_on()
+        self._take_in(records)
+        self._plain = self._is_plain()
 
     def detach(self) -> None:
         """The topic is gone, and so is everything that came from it."""
@@ -532,18 +709,40 @@ class Subscription:
         self.failures.clear()
         self._holds.clear()
         self._starved = None
+        self._lagging = False
+        self._skip, self._to_come, self._cold = Ranges(), None, 0
         self._lanes = self._new_lanes()
         self.out_bytes = self._gaps = self.backlog_messages = self.backlog_bytes = 0
-        self._oldest_us = None
-        matches, self.matches = self.matches, None  # they have matched before
-        self.absorb(records, sum(map(_size, records)))
-        self.matches = matches
+        self._oldest_us = inf
+        self._put(records)
+
+    def _put(self, records: Sequence[Record], until_us: Mapping[int, int | None] = MappingProxyType({})) -> None:
+        """Line up messages that were visible before."""
+        messages = [record for record in records if not isinstance(record[DATA], Gap)]
+        self._add_gaps(len(records) - len(messages))
+        self.backlog_messages += len(messages)
+        self.backlog_bytes += sum(map(_size, messages))
+        self._oldest_us = min([self._oldest_us, *(record[STORED_US] for record in records)])
+        self._line_up(records, until_us)
+
+    def _size_out(self) -> int:
+        return sum(record[SIZE] for _, record in self.leases.out())
 
     def _unacked(self) -> Iterator[Record]:
-        yield from self.leases.records.values()
+        yield from (record for _, record in self.leases.out())
         yield from self._lanes.records()
-        yield from self._holds.delayed()
+        yield from (record for _, record in self._holds.delayed())
+
+
+def _chilled(record: Record) -> Record:
+    position, key, data, _, publish_us, size, stored_us = record
+    return record if isinstance(data, Gap) else (position, key, COLD, None, publish_us, size, stored_us)
 
 
 def _count_gaps(records: Iterable[Record]) -> int:
     return sum(isinstance(record[DATA], Gap) for record in records)
+
+
+def _window(options: SubscriptionOptions) -> int:
+    """How many of a key may be out; 0 if keys mean nothing."""
+    return options.max_outstanding_per_key if options.enable_message_ordering else 0

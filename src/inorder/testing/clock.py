@@ -13,7 +13,7 @@ class ManualClock:
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._now_us = round(start * MICROSECONDS)
-        self._heap: list[tuple[int, int, _Call]] = []
+        self._heap: list[tuple[int, int, Timer]] = []
         self._tie = itertools.count()
         self._lock = threading.Lock()
 
@@ -21,37 +21,24 @@ class ManualClock:
         return self._now_us
 
     def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
-        call = _Call(callback)
+        timer = Timer(callback)
         with self._lock:
-            heapq.heappush(self._heap, (when_us, next(self._tie), call))
-        return call
+            heapq.heappush(self._heap, (when_us, next(self._tie), timer))
+        return timer
 
     def advance(self, seconds: float) -> None:
         """Move time forward; each timer on the way sees the time it was set for."""
         if seconds < 0:
             raise ValueError(f"advance: time moves forward only, not by {seconds} s")
         until_us = self._now_us + round(seconds * MICROSECONDS)
-        while call := self._pop_due(until_us):
-            call.run()
+        while timer := self._pop_due(until_us):
+            timer.run()
         self._now_us = until_us
 
-    def _pop_due(self, until_us: int) -> "_Call | None":
+    def _pop_due(self, until_us: int) -> Timer | None:
         with self._lock:
             if not self._heap or self._heap[0][0] > until_us:
                 return None
-            when_us, _, call = heapq.heappop(self._heap)
+            when_us, _, timer = heapq.heappop(self._heap)
             self._now_us = max(self._now_us, when_us)
-            return call
-
-
-class _Call:
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        self._callback = None
-
-    def run(self) -> None:
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback()
+            return timer

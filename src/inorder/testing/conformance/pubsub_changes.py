@@ -144,7 +144,7 @@ class ChangedOptions(HandlersCase):
         self.publish("1", "2", "3", key="k")
         self.handle(way, first, handle)
         self.wait_until(lambda: received)
-        self.change(enable_message_ordering=False)
+        self.change(enable_message_ordering=False, max_outstanding_per_key=1)
         self.wait_until(lambda: len(received) == 4)
         go_on.set()
         self.wait_until(lambda: self.backlog() == 0)
@@ -161,7 +161,7 @@ class ChangedOptions(HandlersCase):
             message.ack()
 
         self.handle(way, subscription, handle)
-        self.change(enable_message_ordering=False)
+        self.change(enable_message_ordering=False, max_outstanding_per_key=1)
         self.publish("1", "2", "3", key="k")
         self.wait_until(lambda: together.now == 3)
         go_on.set()

@@ -67,6 +67,8 @@ BAD_MESSAGES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "nothing in place of a message": (lambda: None, ["Message", "NoneType"]),
 }
 
+HUGE = 10**5000  # more digits than Python is willing to print
+
 BAD_OPTIONS: list[tuple[Any, list[str]]] = [
     (5, ["options", "int"]),
     ("ordered", ["options", "str"]),
@@ -101,14 +103,19 @@ BAD_OPTIONS: list[tuple[Any, list[str]]] = [
     ({"queue_limits": {"when_full": "explode"}}, ["queue_limits", "when_full", "'drop'", "'explode'"]),
     ({"on_poison": "explode"}, ["on_poison", "'park_key'", "'explode'"]),
     ({"on_poison": "park_key"}, ["on_poison", "enable_message_ordering"]),
+    ({"max_outstanding_per_key": 2}, ["max_outstanding_per_key", "enable_message_ordering"]),
     ({"max_outstanding_per_key": 0}, ["max_outstanding_per_key", "at least 1", "0"]),
     ({"max_outstanding_per_key": 1.0}, ["max_outstanding_per_key", "1.0"]),
+    ({"max_outstanding_per_key": 10**30}, ["max_outstanding_per_key", "9223372036854775807"]),
+    ({"flow_control": {"max_messages": HUGE}}, ["flow_control", "max_messages"]),
+    ({"ack_deadline_seconds": HUGE}, ["ack_deadline_seconds", "600"]),
     ({"filter": "attributes:" + "k" * 250}, ["filter", "256"]),
     ({"filter": 5}, ["filter", "5"]),
     ({"filter": None}, ["filter", "None"]),
+    ({"filter": 'attributes.k = "\ud800"'}, ["filter", "position 16"]),
 ]
 
-OPTION_IDS = [str(options)[:80] for options, _ in BAD_OPTIONS]
+OPTION_IDS = [", ".join(map(str, words)) for _, words in BAD_OPTIONS]
 
 BAD_NAMES: list[tuple[Any, list[str]]] = [
     ("", ["''"]),
@@ -116,6 +123,11 @@ BAD_NAMES: list[tuple[Any, list[str]]] = [
     ("two words", ["'two words'"]),
     ("line\n", [r"'line\n'"]),
     ("a/b", ["'a/b'"]),
+    ("projects/p/schemas/a", ["'projects/p/schemas/a'"]),
+    ("projects/p/q/a", ["'projects/p/q/a'"]),
+    ("projects//a", ["'projects//a'"]),
+    ("projects/\ud800/topics/a", ["projects/PROJECT"]),
+    ("projects/\ud800/subscriptions/a", ["projects/PROJECT"]),
     ("schlüssel", ["'schlüssel'"]),
     ("google-orders", ["'google-orders'", "goog"]),
     ("x" * 256, ["256", "255"]),
@@ -161,6 +173,14 @@ class BadInput(QueueCase):
         self.subscribe_twice()
         with self.refused(InvalidOrderingKey, *words):
             self.queue.publish("orders", [Message(b"bad", ordering_key=key)])
+        self.assert_undisturbed()
+
+    @pytest.mark.parametrize("key", [*(key for key, _ in BAD_KEYS.values()), None, ["k"]], ids=str)
+    def test_a_key_that_no_message_can_have_is_neither_resumed_nor_skipped(self, key: Any) -> None:
+        self.subscribe_twice()
+        for call in (self.queue.resume_key, self.queue.skip):
+            with self.refused(InvalidOrderingKey):
+                call("worker", key)
         self.assert_undisturbed()
 
     @pytest.mark.parametrize(("make", "words"), BAD_MESSAGES.values(), ids=BAD_MESSAGES.keys())
@@ -219,10 +239,26 @@ class BadInput(QueueCase):
             self.queue.register_subscription(name, "orders")
         self.assert_undisturbed()
 
-    @pytest.mark.parametrize("name", ["abc", "Orders-2_b.c~d+e%f", "x" * 255, "projects/my-project/topics/orders"])
-    def test_a_name_that_pubsub_takes_is_accepted(self, name: str) -> None:
-        self.queue.register_topic(name)
-        assert self.queue.topic_exists(name)
+    @pytest.mark.parametrize("name", ["abc", "Orders-2_b.c~d+e%f", "x" * 255])
+    @pytest.mark.parametrize("project", ["", "projects/my-project/", "projects/example.com:my_project-2/"])
+    def test_a_name_that_pubsub_takes_is_accepted(self, project: str, name: str) -> None:
+        topic, subscription = (f"{project}{kind}/{name}" if project else name for kind in ("topics", "subscriptions"))
+        self.queue.register_topic(topic)
+        self.queue.register_subscription(subscription, topic)
+        assert self.queue.topic_exists(topic)
+        assert self.queue.subscription_exists(subscription)
+
+    def test_the_full_name_of_one_kind_is_no_name_of_another(self) -> None:
+        self.subscribe_twice()
+        topic, subscription = "projects/p/topics/a", "projects/p/subscriptions/a"
+        with self.refused(InvalidName, "topic", subscription, "projects/PROJECT/topics/"):
+            self.queue.register_topic(subscription)
+        with self.refused(InvalidName, "subscription", topic, "projects/PROJECT/subscriptions/"):
+            self.queue.register_subscription(topic, "orders")
+        with self.refused(InvalidArgument, "dead_letter_topic", subscription):
+            options = {"dead_letter_policy": {"dead_letter_topic": subscription}}
+            self.queue.register_subscription("other", "orders", options)
+        self.assert_undisturbed()
 
     @pytest.mark.parametrize("name", ["nowhere", "", 5, None])
     def test_an_unknown_topic_is_not_found(self, name: Any) -> None:
@@ -341,6 +377,20 @@ class BadInput(QueueCase):
         ]
         for call in calls:
             with self.refused(InvalidAckId, f"Invalid ack ID: {ack_id}"):
+                call()
+
+    @pytest.mark.parametrize("ack_id", [b"abc", bytearray(b"abc")], ids=str)
+    def test_bytes_are_no_ack_id(self, ack_id: Any) -> None:
+        """message-queue BR-018: nor are they several."""
+        self.subscribe_twice()
+        self.pull()
+        calls: list[Callable[[], object]] = [
+            lambda: self.queue.ack(ack_id),
+            lambda: self.queue.nack(ack_id),
+            lambda: self.queue.modify_ack_deadline(ack_id, 10),
+        ]
+        for call in calls:
+            with self.refused(InvalidArgument, "ack_id", "string", type(ack_id).__name__):
                 call()
 
     @pytest.mark.parametrize("ack_id", [None, 5, [None], [5], [[]]], ids=str)

@@ -10,7 +10,7 @@ import pytest
 
 from inorder.broker import MessageQueue
 from inorder.errors import Closed, QueueFull, TopicNotFound
-from inorder.message import Message
+from inorder.message import Message, batch_of
 from inorder.testing.conformance.case import PATIENCE_SECONDS, QueueCase, gaps, texts, waits
 
 DAY_SECONDS = 86_400
@@ -220,6 +220,28 @@ class QueueCapacity(QueueCase):
             self.publish("missed")
             assert len(caplog.records) == 2
 
+    def test_what_a_filter_leaves_out_is_no_sign_of_room(self, caplog: pytest.LogCaptureFixture) -> None:
+        """message-queue BR-022"""
+        self.subscribe(filter="attributes:wanted", queue_limits={"max_messages": 1})
+        wanted, unwanted = Message(b"", {"wanted": ""}), Message(b"")
+        with caplog.at_level(logging.WARNING):
+            self.queue.publish("orders", [wanted])
+            for _ in range(3):
+                self.queue.publish("orders", [wanted])
+                self.queue.publish("orders", [unwanted])
+            assert len(caplog.records) == 1
+
+    def test_a_subscription_that_had_room_is_logged_again_whatever_the_batches(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """message-queue BR-022"""
+        self.limit(max_messages=1)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                self.publish("a", "missed")
+                self.consume()
+            assert len(caplog.records) == 3
+
     def test_a_successor_of_the_same_name_is_logged_when_it_becomes_full(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -388,6 +410,20 @@ class QueueCapacity(QueueCase):
         assert isinstance(waiting.exception(PATIENCE_SECONDS), Closed)
         with pytest.raises(Closed):
             self.publish("c")
+
+    def test_a_publisher_that_gives_up_is_told_the_truth_of_what_is_stored(self) -> None:
+        """message-queue BR-022: it gives up while its messages are let in, and others still wait."""
+        self.limit(max_messages=2, when_full="block")
+        self.publish("1", "2")
+        first, second, third = answers = [
+            self.queue.submit("orders", batch_of([Message(text)])) for text in (b"a", b"b", b"c")
+        ]
+        first.add_done_callback(lambda _: self.queue.withdraw(answers))
+        self.ack(*self.pull())
+        assert isinstance(third.exception(PATIENCE_SECONDS), Closed)
+        messages = self.pull()
+        assert texts(messages) == ["a", "b"]
+        assert [message.id for message in messages] == first.result() + second.result()
 
     def test_retention_makes_room_for_publishers_that_wait(self) -> None:
         """message-queue BR-022"""

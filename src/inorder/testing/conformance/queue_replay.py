@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -12,6 +12,45 @@ from inorder.errors import FailedPrecondition, InvalidArgument, NotRetained, Sub
 from inorder.message import Message
 from inorder.metadata import Counters
 from inorder.testing.conformance.case import QueueCase
+
+ZONES = [UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))]
+
+
+class Nowhere(tzinfo):
+    """A time zone that does not know how far from UTC it is."""
+
+    def utcoffset(self, _: datetime | None) -> None:
+        return None
+
+    dst = utcoffset
+
+    def tzname(self, _: datetime | None) -> str:
+        return "nowhere"
+
+
+BAD_TARGETS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["either a position or a time"]),
+    ({"position": 0, "time": 0.0}, ["either a position or a time"]),
+    ({"position": -1}, ["position", "-1"]),
+    ({"position": 3}, ["position", "up to 2", "not 3"]),
+    ({"position": 1.0}, ["position", "1.0"]),
+    ({"position": True}, ["position", "True"]),
+    ({"position": "1"}, ["position", "'1'"]),
+    ({"position": 10**5000}, ["position"]),
+    ({"time": "now"}, ["time", "'now'"]),
+    ({"time": True}, ["time", "True"]),
+    ({"time": math.nan}, ["time", "nan"]),
+    ({"time": math.inf}, ["time", "inf"]),
+    ({"time": -math.inf}, ["time", "-inf"]),
+    ({"time": 1e300}, ["time", "1e+300"]),
+    ({"time": -1e300}, ["time", "-1e+300"]),
+    ({"time": 10**5000}, ["time"]),
+    ({"time": -(10**5000)}, ["time"]),
+    ({"time": datetime(2026, 1, 1)}, ["time zone"]),  # noqa: DTZ001
+    ({"time": datetime(1, 1, 1)}, ["time zone"]),  # noqa: DTZ001
+    ({"time": datetime(1, 1, 1, tzinfo=Nowhere())}, ["time zone"]),
+    ({"time": date(2026, 1, 1)}, ["time", "2026"]),
+]
 
 
 class Seeking(QueueCase):
@@ -182,12 +221,37 @@ class Seeking(QueueCase):
         self.queue.seek("worker", time=since + timedelta(microseconds=1))
         assert self.consume() == ["2"]
 
-    def test_a_time_before_everything_replays_all_that_is_retained(self) -> None:
+    @pytest.mark.parametrize("time", [0, -1.5, *(datetime.min.replace(tzinfo=zone) for zone in ZONES)], ids=str)
+    def test_a_time_before_everything_replays_all_that_is_retained(self, time: datetime | float) -> None:
         self.subscribe_retaining()
         self.publish("0", "1")
         self.consume()
-        self.queue.seek("worker", time=0)
+        self.queue.seek("worker", time=time)
         assert self.consume() == ["0", "1"]
+
+    @pytest.mark.parametrize("zone", ZONES, ids=str)
+    def test_a_time_may_be_the_last_there_is(self, zone: timezone) -> None:
+        self.subscribe_retaining()
+        self.publish("0", "1")
+        self.queue.seek("worker", time=datetime.max.replace(tzinfo=zone))
+        assert self.consume() == []
+
+    def test_a_time_means_when_a_message_was_stored_in_this_topic(self) -> None:
+        """A dead letter keeps its publish time, and is stored when it dies."""
+        self.subscribe("undertaker", "dead", retain_acked_messages=True)
+        self.subscribe(dead_letter_policy={"dead_letter_topic": "dead", "max_delivery_attempts": 1})
+        self.publish("a")
+        self.clock.advance(60)
+        since = self.now()
+        self.fail(1)
+        [letter] = self.pull(subscription="undertaker")
+        assert letter.publish_time is not None
+        assert letter.publish_time < since
+        self.ack(letter)
+        self.queue.seek("undertaker", time=since)
+        assert self.consume("undertaker") == ["a"]
+        self.queue.seek("undertaker", time=since + timedelta(microseconds=1))
+        assert self.consume("undertaker") == []
 
     def test_a_time_after_everything_clears_the_backlog(self) -> None:
         self.subscribe()
@@ -209,21 +273,8 @@ class Seeking(QueueCase):
 
     @pytest.mark.parametrize(
         ("target", "words"),
-        [
-            ({}, ["either a position or a time"]),
-            ({"position": 0, "time": 0.0}, ["either a position or a time"]),
-            ({"position": -1}, ["position", "-1"]),
-            ({"position": 3}, ["position", "up to 2", "not 3"]),
-            ({"position": 1.0}, ["position", "1.0"]),
-            ({"position": True}, ["position", "True"]),
-            ({"position": "1"}, ["position", "'1'"]),
-            ({"time": "now"}, ["time", "'now'"]),
-            ({"time": True}, ["time", "True"]),
-            ({"time": math.nan}, ["time", "nan"]),
-            ({"time": math.inf}, ["time", "inf"]),
-            ({"time": datetime(2026, 1, 1)}, ["time zone"]),  # noqa: DTZ001
-        ],
-        ids=ascii,
+        BAD_TARGETS,
+        ids=[", ".join(words) for _, words in BAD_TARGETS],
     )
     def test_a_target_that_makes_no_sense_is_refused(self, target: dict[str, Any], words: list[str]) -> None:
         self.subscribe_retaining()

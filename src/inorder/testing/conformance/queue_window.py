@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inorder.errors import InvalidArgument
 from inorder.message import Gap, Message
 from inorder.testing.conformance.case import QueueCase, texts
 
@@ -176,6 +177,42 @@ class Window(QueueCase):
         self.publish(*(f"free-{number}" for number in range(50)))
         assert "keyed" in [self.pull_texts(1)[0] for _ in range(10)]
 
+    def test_a_key_is_not_starved_by_a_message_without_one_that_fails_again_and_again(self) -> None:
+        """message-ordering BR-008"""
+        for window in (1, 2):
+            name = f"window-{window}"
+            self.subscribe(name, enable_message_ordering=True, max_outstanding_per_key=window)
+            self.publish("bad")
+            self.publish("good", key="k")
+            seen = []
+            for _ in range(4):
+                [message] = self.queue.pull(name, 1)
+                seen.append(message.data)
+                (self.nack if message.data == b"bad" else self.ack)(message)
+            assert b"good" in seen
+
+    def test_what_came_back_without_a_key_stays_the_oldest_of_its_kind_beside_a_key(self) -> None:
+        """message-queue BR-019"""
+        self.subscribe(enable_message_ordering=True)
+        self.publish("a", "b")
+        a, b = self.pull(2)
+        self.publish("c", "d")
+        self.publish("keyed", key="k")
+        self.nack(b)
+        self.nack(a)
+        got = [self.pull_texts(1)[0] for _ in range(5)]
+        assert [text for text in got if text != "keyed"] == ["a", "b", "c", "d"]
+        assert "keyed" in got[:3]
+
+    def test_what_is_released_takes_back_all_that_is_out_behind_it(self) -> None:
+        self.subscribe_windowed(3)
+        self.publish("0", "1", "2", "3", key="k")
+        zero, one, two = self.pull(3)
+        self.queue.release("worker", [one._lease])
+        self.assert_over(one, two)
+        self.nack(zero)
+        assert self.consume() == ["0", "1", "2", "3"]
+
     def test_messages_without_a_key_are_not_starved_by_keys(self) -> None:
         self.subscribe_windowed(100)
         self.publish(*(f"{number}" for number in range(50)), key="k")
@@ -197,13 +234,16 @@ class Window(QueueCase):
         self.queue.update_subscription("worker", {"max_outstanding_per_key": 2})
         assert [(message.data, message.delivery_attempt) for message in self.pull()] == [(b"1", 2), (b"2", 1)]
 
-    def test_a_window_changes_nothing_for_a_subscription_without_ordering(self) -> None:
-        self.subscribe(max_outstanding_per_key=2)
+    def test_a_window_goes_with_the_ordering(self) -> None:
+        """Without ordering nothing would keep to it, and a key would not be in order either."""
+        self.subscribe_windowed(2)
         self.publish("1", "2", "3", key="k")
-        messages = self.pull()
-        assert texts(messages) == ["1", "2", "3"]
-        self.nack(messages[0])
-        assert self.pull_texts() == ["1"]
+        with self.refused(InvalidArgument, "max_outstanding_per_key", "enable_message_ordering"):
+            self.queue.update_subscription("worker", {"enable_message_ordering": False})
+        self.queue.update_subscription("worker", {"enable_message_ordering": False, "max_outstanding_per_key": 1})
+        assert self.pull_texts() == ["1", "2", "3"]
+        self.queue.update_subscription("worker", {"enable_message_ordering": True, "max_outstanding_per_key": 2})
+        assert self.pull_texts() == ["1", "2"]
 
     def test_every_delivery_after_the_first_counts_as_a_redelivery(self) -> None:
         self.subscribe_windowed(3)

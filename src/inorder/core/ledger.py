@@ -1,0 +1,288 @@
+"""What must survive a crash, and nothing else: the books that are kept of topics and subscriptions.
+
+The live state is made for delivering: lanes, leases, alarms. The books are made for remembering. They
+know positions, not messages, so that reading a journal costs nothing per message. Two ways lead to
+them, and must come to the same: `State.book()` writes down how things are, and the verbs here repeat
+what has happened, event by event. `State(book)` is the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from inorder.core.events import (
+    Acked,
+    DeadLettered,
+    Elapsed,
+    Event,
+    Failed,
+    Failure,
+    HeadSkipped,
+    KeyResumed,
+    Published,
+    Return,
+    Sought,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionUpdated,
+    TopicCreated,
+    TopicDeleted,
+)
+from inorder.core.holds import Hold, longer
+from inorder.core.ranges import Ranges, runs
+from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, STORED_US, Gap, Record
+from inorder.options import SubscriptionOptions, TopicOptions
+
+
+class Missed(NamedTuple):
+    """What a full subscription did not get of a batch."""
+
+    keyed: Sequence[int]
+    keyless: Sequence[int]
+
+
+class Wait(NamedTuple):
+    """A message without an order to keep that is tried again later."""
+
+    key: str
+    until_us: int
+
+
+@dataclass
+class TopicLedger:
+    """What is remembered of a topic."""
+
+    name: str
+    serial: int
+    id_prefix: str
+    options: TopicOptions
+    created_us: int
+    next_position: int = 0
+    stored_us: int = 0  # when the latest message was stored
+
+
+@dataclass
+class Ledger:
+    """What is remembered of a subscription. Leases are not: what was out comes again, in its place."""
+
+    name: str
+    topic: str
+    serial: int
+    options: SubscriptionOptions
+    created_us: int
+    detached: bool = False
+    done: Ranges = field(default_factory=Ranges)  # positions that will not be delivered any more
+    gaps: dict[int, str] = field(default_factory=dict)  # position → why there is a gap instead of a message
+    failures: dict[int, Failure] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
+    waits: dict[int, Wait] = field(default_factory=dict)
+    _fresh: list[int] = field(default_factory=list)  # done too, but not sorted into `done` yet
+
+    def acked(self, positions: Sequence[int]) -> None:
+        self._fresh += positions
+        if self.gaps or self.failures:
+            self._forget(positions)
+
+    def _forget(self, positions: Iterable[int]) -> None:
+        for position in positions:
+            self.gaps.pop(position, None)
+            self.failures.pop(position, None)
+
+    def missed(self, missed: Missed) -> None:
+        """These were dropped: a hole in a key is told, one without a key is not."""
+        if self.options.enable_message_ordering:
+            self.gaps.update(dict.fromkeys(missed.keyed, "dropped"))
+        else:
+            self._fresh += missed.keyed
+        self._fresh += missed.keyless
+
+    def failed(self, key: str, failures: Mapping[int, Failure], until_us: int | None, waits_for: int, of: str) -> None:
+        """`key` is in whose order something came back, if there is one; `of` is the message's own key."""
+        self.failures.update(failures)
+        if key and until_us != 0:
+            self.holds[key] = longer(self.holds.get(key), Hold(waits_for, until_us))
+        elif until_us:
+            self.waits[waits_for] = Wait(of, until_us)
+
+    def dead_lettered(self, gaps: Iterable[int], gone: Iterable[int]) -> None:
+        gaps, gone = list(gaps), list(gone)
+        self._forget([*gaps, *gone])
+        self.gaps.update(dict.fromkeys(gaps, "dead_lettered"))
+        self._fresh += gone
+
+    def resumed(self, key: str) -> None:
+        self.failures.pop(self.holds.pop(key).position, None)
+
+    def skipped(self, key: str) -> None:
+        position = self.holds.pop(key).position
+        self.failures.pop(position, None)
+        self.gaps[position] = "skipped"
+
+    def sought(self, position: int, replay_from: int) -> None:
+        """Everything from `replay_from` on is to come again, and what was not done from `position` on."""
+        given_up = runs(sorted(gap for gap in self.gaps if position <= gap < replay_from))
+        still_done = self.sorted_done().within(position, replay_from).union(given_up)
+        self.done = Ranges([(0, position), *still_done])
+        self.gaps.clear()
+        self.failures.clear()
+        self.holds.clear()
+        self.waits.clear()
+
+    def updated(self, options: SubscriptionOptions) -> None:
+        before, self.options = self.options, options
+        if before.enable_message_ordering == options.enable_message_ordering:
+            return
+        waiting = [(hold.position, key, hold.until_us) for key, hold in self.holds.items()]
+        waiting += [(position, wait.key, wait.until_us) for position, wait in self.waits.items()]
+        self.holds.clear()
+        self.waits.clear()
+        for position, key, until_us in sorted(waiting, key=lambda wait: wait[0]):
+            if options.enable_message_ordering and key:
+                self.holds[key] = longer(self.holds.get(key), Hold(position, until_us))
+            elif until_us is not None:
+                self.waits[position] = Wait(key, until_us)
+
+    def detach(self) -> None:
+        """The topic is gone, and its messages with it."""
+        self.detached = True
+        self.done = Ranges()
+        self._fresh.clear()
+        self.gaps.clear()
+        self.failures.clear()
+        self.holds.clear()
+        self.waits.clear()
+
+    def until_us(self) -> dict[int, int | None]:
+        """All for which somebody waits, by their position."""
+        waiting: dict[int, int | None] = {hold.position: hold.until_us for hold in self.holds.values()}
+        waiting.update((position, wait.until_us) for position, wait in self.waits.items())
+        return waiting
+
+    def sorted_done(self) -> Ranges:
+        if self._fresh:
+            self.done = self.done.union(runs(sorted(set(self._fresh))))
+            self._fresh.clear()
+        return self.done
+
+    def at(self, now_us: int) -> Ledger:
+        """The same without what time has made meaningless, for comparing and for writing down."""
+        self.sorted_done()
+        self.holds = {key: h for key, h in self.holds.items() if h.until_us is None or h.until_us > now_us}
+        self.waits = {position: wait for position, wait in self.waits.items() if wait.until_us > now_us}
+        return self
+
+
+@dataclass
+class Book:
+    """What is remembered of a whole broker."""
+
+    serial: int = 0  # of the next topic or subscription
+    topics: dict[str, TopicLedger] = field(default_factory=dict)
+    subscriptions: dict[str, Ledger] = field(default_factory=dict)
+
+    def topic_created(self, event: TopicCreated) -> None:
+        self.serial = event.serial + 1
+        self.topics[event.topic] = TopicLedger(event.topic, event.serial, event.id_prefix, event.options, event.now_us)
+
+    def topic_deleted(self, event: TopicDeleted) -> None:
+        del self.topics[event.topic]
+        for ledger in self.subscriptions.values():
+            if ledger.topic == event.topic and not ledger.detached:
+                ledger.detach()
+
+    def subscription_created(self, event: SubscriptionCreated) -> None:
+        self.serial = event.serial + 1
+        done = Ranges([(0, self.topics[event.topic].next_position)])
+        self.subscriptions[event.subscription] = Ledger(
+            event.subscription, event.topic, event.serial, event.options, event.now_us, done=done
+        )
+
+    def subscription_updated(self, event: SubscriptionUpdated) -> None:
+        self.subscriptions[event.subscription].updated(event.options)
+
+    def subscription_deleted(self, event: SubscriptionDeleted) -> None:
+        del self.subscriptions[event.subscription]
+
+    def published(self, topic: str, first: int, count: int, stored_us: int, missed: Mapping[str, Missed]) -> None:
+        ledger = self.topics[topic]
+        ledger.next_position = first + count
+        ledger.stored_us = stored_us
+        for name, positions in missed.items():
+            self.subscriptions[name].missed(positions)
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Repeat what has happened."""
+        for event in events:
+            match event:
+                case TopicCreated():
+                    self.topic_created(event)
+                case TopicDeleted():
+                    self.topic_deleted(event)
+                case SubscriptionCreated():
+                    self.subscription_created(event)
+                case SubscriptionUpdated():
+                    self.subscription_updated(event)
+                case SubscriptionDeleted():
+                    self.subscription_deleted(event)
+                case Published(topic, records, _, refused):
+                    missed = {name: missed_of(records, positions) for name, positions in refused.items()}
+                    self.published(topic, records[0][POSITION], len(records), records[0][STORED_US], missed)
+                case Acked(name, _, records):
+                    self.subscriptions[name].acked(positions_of(records))
+                case Failed():
+                    for back in event.returns:
+                        self.subscriptions[event.subscription].failed(
+                            back.key, back.failures, back.until_us, back.waits_for, key_of(back)
+                        )
+                case DeadLettered(name, records):
+                    self.subscriptions[name].dead_lettered(*gaps_and_gone(records, self.subscriptions[name].options))
+                case KeyResumed(name, key):
+                    self.subscriptions[name].resumed(key)
+                case HeadSkipped(name, key):
+                    self.subscriptions[name].skipped(key)
+                case Sought():
+                    self.subscriptions[event.subscription].sought(event.position, event.replay_from)
+                case Elapsed():
+                    pass  # time passes without being written down
+
+    def at(self, now_us: int) -> Book:
+        """The same without what time has made meaningless."""
+        for ledger in self.subscriptions.values():
+            ledger.at(now_us)
+        return self
+
+
+def positions_of(records: Iterable[Record]) -> list[int]:
+    """The positions that records stand for: a gap may stand for several."""
+    positions: list[int] = []
+    for record in records:
+        if isinstance(record[DATA], Gap) and record[ATTRIBUTES]:
+            positions += record[ATTRIBUTES]  # type: ignore[arg-type]
+        else:
+            positions.append(record[POSITION])
+    return positions
+
+
+def key_of(back: Return) -> str:
+    """The key of what came back, also where it has no order to keep."""
+    return back.records[0][KEY] if back.records else back.key
+
+
+def missed_of(records: Iterable[Record], refused: frozenset[int]) -> Missed:
+    """Which of the refused messages have a key, and which have none."""
+    missed = Missed([], [])
+    for record in records:
+        if record[POSITION] in refused:
+            (missed.keyed if record[KEY] else missed.keyless).append(record[POSITION])  # type: ignore[attr-defined]
+    return missed
+
+
+def gaps_and_gone(records: Iterable[Record], options: SubscriptionOptions) -> tuple[list[int], list[int]]:
+    """Of messages that were given up: those that leave a gap in their key, and those that leave nothing."""
+    gaps: list[int] = []
+    gone: list[int] = []
+    for record in records:
+        (gaps if options.enable_message_ordering and record[KEY] else gone).append(record[POSITION])
+    return gaps, gone

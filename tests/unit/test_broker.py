@@ -1,0 +1,127 @@
+"""What only the broker in memory can show: what a call costs, and when those who wait are woken."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from inorder.broker import MessageQueue
+from inorder.clock import Timer
+from inorder.errors import InorderError
+from inorder.message import Gap, Message, batch_of
+from inorder.testing.clock import ManualClock
+
+PATIENCE_SECONDS = 30
+
+
+def keyed(*keys: str) -> list[Message]:
+    return [Message(b"x", ordering_key=key) for key in keys]
+
+
+def count_calls(call: Callable[[], object]) -> int:
+    """How many Python functions `call` runs."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_pull_costs_what_it_finds_however_many_gaps_are_among_it() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    count = 300
+    options = {"enable_message_ordering": True, "queue_limits": {"max_messages": count}}
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", keyed(*(f"stored-{number}" for number in range(count))))
+    queue.publish("orders", keyed(*(f"missed-{number}" for number in range(count))))
+    pulled: list[Message] = []
+    gaps: list[Gap] = []
+    assert count_calls(lambda: pulled.extend(queue.pull("worker", 2 * count, gaps.append))) < 20 * count
+    assert (len(pulled), len(gaps)) == (count, count)
+
+
+class TimersNeverRun(ManualClock):
+    """So that it is a call that finds out what time has brought about."""
+
+    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+        return super().call_at(when_us + 10**18, callback)
+
+
+REFUSED: dict[str, Callable[[MessageQueue], object]] = {
+    "submit": lambda queue: queue.submit("nowhere", batch_of([Message(b"x")])),
+    "take": lambda queue: queue.take("nobody", 1),
+    "settle": lambda queue: queue.settle("nobody", [1], []),
+    "extend": lambda queue: queue.extend("nobody", [1], 10),
+    "resume_key": lambda queue: queue.resume_key("worker", "nothing waits"),
+    "update": lambda queue: queue.update_subscription("worker", {"ack_deadline_seconds": -1}),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
+def test_a_call_that_is_refused_wakes_those_whom_time_has_something_for(call: Callable[[MessageQueue], object]) -> None:
+    queue = MessageQueue(clock=(clock := TimersNeverRun()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"ack_deadline_seconds": 10})
+    queue.publish("orders", keyed("k"))
+    queue.pull("worker", 1)
+    woken: list[bool] = []
+    queue.watch("worker", lambda: woken.append(queue._lock.locked()), print)
+    clock.advance(10)
+    with contextlib.suppress(InorderError):
+        call(queue)
+    assert woken == [False]
+
+
+FORK = """
+import os, sys, time
+from inorder.broker import MessageQueue
+from inorder.errors import Closed
+from inorder.message import Message
+
+queue = MessageQueue.get_instance()
+queue.register_topic("orders")
+queue.register_subscription("worker", "orders", {"ack_deadline": 600})
+queue.publish("orders", [Message(b"parent")])
+queue.pull("worker", 1)
+with queue._lock:  # as another thread may, which the child does not have
+    child = os.fork()
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert MessageQueue.get_instance() is queue
+    queue.publish("orders", [Message(b"parent")])
+    assert len(queue.pull("worker", 10)) == 1
+    sys.exit()
+try:
+    queue.publish("orders", [Message(b"child")])
+except Closed as error:
+    assert "fork" in str(error), error
+else:
+    os._exit(1)
+queue.close()
+own = MessageQueue.get_instance()
+own.register_topic("orders")
+own.register_subscription("worker", "orders", {"ack_deadline": 0.01})
+own.publish("orders", [Message(b"child")])
+own.pull("worker", 1)
+while not own.metrics("worker").counters.expired:
+    time.sleep(0.001)
+os._exit(own.get_all_topics()[0].published - 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_is_told_that_the_broker_is_not_its_own_and_has_another() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    ended = subprocess.run(command, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
