@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
@@ -24,7 +25,7 @@ from inorder.core.events import Decision, Event, Published
 from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
-from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument
+from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SubscriptionNotFound
 from inorder.message import (
     ATTRIBUTES,
     DATA,
@@ -53,6 +54,17 @@ MAX_TIME_SECONDS = 253_402_300_800
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class Watch:
+    """What somebody who waits for a subscription knows of it, whatever others do to it meanwhile."""
+
+    wake: Wake
+    report: Report
+    id_prefix: str
+    ack_id_prefix: str
+    options: SubscriptionOptions | None  # those in force; None once the subscription is deleted
+
+
 class MessageQueue:
     """Topics, subscriptions, leases and ordering keys, in this process.
 
@@ -67,7 +79,7 @@ class MessageQueue:
         self.clock = clock
         self._state = State(epoch=os.urandom(5).hex() + "-")
         self._lock = threading.Lock()
-        self._watchers: dict[str, list[tuple[Wake, Report]]] = {}
+        self._watchers: dict[str, list[Watch]] = {}
         self._to_wake: set[str] = set()  # watched subscriptions that may have more to give
         self._to_call: list[Wake] = []  # once the lock is free
         self._sources: dict[str, _Source] = {}  # by the prefix of their ack ids
@@ -124,18 +136,23 @@ class MessageQueue:
         def update(state: State, _: int) -> Decision[None]:
             current = state.subscription(name).options
             checked = changes if isinstance(changes, SubscriptionOptions) else merge(current, changes)
-            return state.update_subscription(name, checked)
+            decision = state.update_subscription(name, checked)
+            self._tell(self._watchers.get(name, ()), checked)
+            return decision
 
         self._turn(update, name)
 
     def unregister_subscription(self, name: str) -> None:
-        """Delete a subscription and all that waits in it."""
-        _, ack_id_prefix = self.prefixes(name)
-        self._turn(lambda state, _: state.delete_subscription(name))
-        self._sources.pop(ack_id_prefix, None)
-        self._full.discard(name)
-        for wake, _ in self._watchers.get(name, ()):  # so that they notice
-            wake()
+        """Delete a subscription and all that waits in it. Those who watch it watch nothing any more."""
+
+        def delete(state: State, _: int) -> Decision[None]:
+            decision = state.delete_subscription(name)
+            self._sources.pop(state.subscription(name).ack_id_prefix, None)
+            self._full.discard(name)
+            self._tell(self._watchers.pop(name, ()), None)
+            return decision
+
+        self._turn(delete)
 
     def subscription_exists(self, name: str) -> bool:
         return self.get_subscription(name) is not None
@@ -225,13 +242,16 @@ class MessageQueue:
         """As `pull`, with a gap record (data is a `Gap`) in its place, for one of several consumers.
 
         A consumer gives itself as the `source` that its messages answer to, and may limit their
-        bytes; while it holds nothing else, one larger message may come `alone`.
+        bytes; while it holds nothing else, one larger message may come `alone`. What it consumes is
+        the subscription that its ack ids are of, and no later one of the same name.
         """
         calls: Sequence[Wake] = ()
         try:
             with self._lock:
                 now_us = self._begin_turn()
                 try:
+                    if source is not None:
+                        self._check_consumer(source, subscription)
                     subscribed, first, records = self._state.lease(
                         subscription, max_messages, now_us, source, max_bytes, alone
                     )
@@ -243,6 +263,10 @@ class MessageQueue:
             for call in calls:
                 call()
         return delivered(records, attempts, first, source)
+
+    def _check_consumer(self, source: Source, subscription: str) -> None:
+        if self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
+            raise SubscriptionNotFound(subscription)
 
     def _source(self, subscription: Subscription) -> Source:
         source = self._sources.get(subscription.ack_id_prefix)
@@ -367,25 +391,30 @@ class MessageQueue:
 
     # -- whoever waits -----------------------------------------------------------------------------
 
-    def watch(self, subscription: str, wake: Wake, report: Report) -> Callable[[], None]:
-        """Call `wake` when a pull may find something, `report` with what a person should know.
+    def watch(self, subscription: str, wake: Wake, report: Report) -> Watch:
+        """Call `wake` when a pull may find something or options have changed, `report` with what a person should know.
 
-        Both are called on any thread and must return at once. Returns a call that ends it.
+        Both are called on any thread and must return at once.
         """
-        watcher = (wake, report)
         with self._lock:
-            self._state.subscription(subscription)
-            self._watchers.setdefault(subscription, []).append(watcher)
+            subscribed = self._state.subscription(subscription)
+            watch = Watch(wake, report, subscribed.id_prefix, subscribed.ack_id_prefix, subscribed.options)
+            self._watchers.setdefault(subscription, []).append(watch)
+        return watch
 
-        def unwatch() -> None:
-            with self._lock:
-                watchers = self._watchers.get(subscription, [])
-                if watcher in watchers:
-                    watchers.remove(watcher)
+    def unwatch(self, subscription: str, watch: Watch) -> None:
+        """End what `watch` began."""
+        with self._lock:
+            watchers = self._watchers.get(subscription, [])
+            if watch in watchers:
+                watchers.remove(watch)
                 if not watchers:
-                    self._watchers.pop(subscription, None)
+                    del self._watchers[subscription]
 
-        return unwatch
+    def _tell(self, watchers: Iterable[Watch], options: SubscriptionOptions | None) -> None:
+        for watch in watchers:
+            watch.options = options
+            self._to_call.append(watch.wake)
 
     def withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
         """Give up those of these publishes that still wait for room: nothing of them is stored."""
@@ -451,8 +480,8 @@ class MessageQueue:
             self._to_wake.add(subscription)
         for problem in problems:
             _log.error("%s", problem)
-            for _, report in self._watchers.get(subscription or "", ()):
-                self._to_call.append(partial(report, problem))
+            for watch in self._watchers.get(subscription or "", ()):
+                self._to_call.append(partial(watch.report, problem))
         return reply
 
     def _commit(self, events: Sequence[Event]) -> None:
@@ -490,7 +519,7 @@ class MessageQueue:
         for name in self._to_wake:
             subscription = self._state.subscriptions.get(name)
             if subscription is not None and subscription.any_ready():
-                calls += [wake for wake, _ in self._watchers.get(name, ())]
+                calls += [watch.wake for watch in self._watchers.get(name, ())]
         self._to_wake.clear()
         return calls
 
@@ -554,22 +583,25 @@ class _Source:
         self._broker = broker
         self._subscription = subscription
 
-    def ack(self, lease: int) -> Pending[None]:
-        return self._answer(lease, lambda: self._broker.settle(self._subscription, (lease,), ()))
+    def ack(self, lease: int, answer: Pending[None]) -> None:
+        self._answer(lease, answer, lambda: self._broker.settle(self._subscription, (lease,), ()))
 
-    def nack(self, lease: int) -> Pending[None]:
-        return self._answer(lease, lambda: self._broker.settle(self._subscription, (), (lease,)))
+    def nack(self, lease: int, answer: Pending[None]) -> None:
+        self._answer(lease, answer, lambda: self._broker.settle(self._subscription, (), (lease,)))
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
-        return self._answer(lease, lambda: self._broker.extend(self._subscription, (lease,), seconds))
+        answer: Pending[None] = Pending()
+        self._answer(lease, answer, lambda: self._broker.extend(self._subscription, (lease,), seconds))
+        return answer
 
-    def _answer(self, lease: int, call: Callable[[], list[int]]) -> Pending[None]:
+    def _answer(self, lease: int, answer: Pending[None], call: Callable[[], list[int]]) -> None:
         try:
             if call():
                 raise InvalidAckId(f"{self.ack_id_prefix}{lease}")
         except InorderError as error:
-            return Pending.failed(error)
-        return Pending.of(None)
+            answer.set_exception(error)
+        else:
+            answer.set_result(None)
 
 
 def _takes_any(subscription: Subscription, records: Iterable[Record], refused: Collection[int]) -> bool:

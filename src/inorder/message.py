@@ -10,6 +10,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import sleep
 from typing import Any, Final, Protocol, TypeAlias
 
 from inorder.clock import MICROSECONDS
@@ -44,6 +45,10 @@ SIZE: Final = 5
 STORED_US: Final = 6
 
 
+# Messages that a thread settles right now. `setdefault` lets one in at a time, for half of what a lock costs.
+_settling: dict[int, Pending[None]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Messages of one key that an ordered subscription will not get, told in their place."""
@@ -61,9 +66,11 @@ class Source(Protocol):
     id_prefix: str
     ack_id_prefix: str
 
-    def ack(self, lease: int) -> Pending[None]: ...
+    def ack(self, lease: int, answer: Pending[None]) -> None:
+        """Send it, and set `answer` when the broker has it."""
 
-    def nack(self, lease: int) -> Pending[None]: ...
+    def nack(self, lease: int, answer: Pending[None]) -> None:
+        """As `ack`."""
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]: ...
 
@@ -140,14 +147,23 @@ class Message:
         """The work is done: the message is removed and its key goes on. The first answer wins."""
         settled = self._settled
         if settled is None:
-            settled = self._settled = (self._source or self._delivered_by()).ack(self._lease)
+            source = self._source or self._delivered_by()
+            answer: Pending[None] = Pending()
+            settled = self._settle(answer)
+            if settled is answer:
+                source.ack(self._lease, answer)
         return settled
 
     def nack(self) -> Pending[None]:
         """The work failed: the message comes again, in its place. The first answer wins."""
-        if self._settled is None:
-            self._settled = self._delivered_by().nack(self._lease)
-        return self._settled
+        settled = self._settled
+        if settled is None:
+            source = self._delivered_by()
+            answer: Pending[None] = Pending()
+            settled = self._settle(answer)
+            if settled is answer:
+                source.nack(self._lease, answer)
+        return settled
 
     def modify_ack_deadline(self, seconds: float) -> Pending[None]:
         """Keep the message for `seconds` from now; 0 gives it back, as a nack does."""
@@ -156,6 +172,19 @@ class Message:
         if seconds == 0:
             return self.nack()
         return self._delivered_by().modify_ack_deadline(self._lease, seconds)
+
+    def _settle(self, answer: Pending[None]) -> Pending[None]:
+        """Make this the answer, unless another thread was faster; returns the one that counts."""
+        me = id(self)
+        if _settling.setdefault(me, answer) is answer:
+            try:
+                if self._settled is None:
+                    self._settled = answer
+            finally:
+                del _settling[me]
+        while self._settled is None:  # another thread is between the lines above
+            sleep(0)
+        return self._settled
 
     def _delivered_by(self) -> Source:
         if self._source is None:

@@ -143,6 +143,7 @@ class Pending(Generic[T]):
     def add_done_callback(self, callback: Callable[[Pending[T]], None]) -> None:
         """Call `callback(self)` when done, on the thread that finishes it; at once if it is done.
 
+        It must not wait: that thread may be the one that runs the timers of the whole process, or a loop.
         What it raises is logged: neither who finishes this nor who else waits for it can help.
         """
         with _handover:

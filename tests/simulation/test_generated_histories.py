@@ -246,11 +246,11 @@ def test_a_refused_call_leaves_nothing_behind_that_breaks_the_next() -> None:
     broker = MessageQueue(clock=clock)
     broker.register_topic("orders")
     broker.register_subscription("worker", "orders")
-    unwatch = broker.watch("worker", lambda: None, lambda problem: None)
+    watch = broker.watch("worker", lambda: None, lambda problem: None)
     broker.publish("orders", [Message(b"1")])
     broker.pull("worker", 1)
     clock.advance(10)  # the lease is over, which the next call notices
     with pytest.raises(KeyNotBlocked):
         broker.resume_key("worker", "no such key")
-    unwatch()
+    broker.unwatch("worker", watch)
     assert broker.blocked_keys("worker") == []

@@ -12,7 +12,15 @@ from inorder.transport import Transport
 
 
 class Closable(Protocol):
+    closed: Pending[None]
+
     def close(self) -> Pending[None]: ...
+
+    def at_work(self) -> bool:
+        """Whether it is itself that asks, so that it must not be waited for."""
+
+    def needs_this_thread(self) -> bool:
+        """Whether it cannot end while the thread that asks does nothing but wait for it."""
 
 
 class Connection:
@@ -49,16 +57,26 @@ class Connection:
             self._open.pop(id(closable), None)
 
     def close(self) -> Pending[None]:
-        """Finish handlers, then send what is collected, also by them, then leave the broker."""
+        """Finish handlers, then send what is collected, also by them, then leave the broker.
+
+        A handler that closes is not made to wait for itself: for it, this is done at once.
+        """
         with self._lock:
-            if self._closing is not None:
-                return self._closing
-            closing = self._closing = Pending()
             still_open = [*self._open.values()]
-        finished = Pending.all([closable.close() for closable in still_open])
-        left = finished.then(self._close_publishers).map(lambda _: self.transport.close())
-        left.add_done_callback(lambda _: closing.set_result(None))
-        return closing
+            first, closing = self._closing is None, self._closing or Pending()
+            self._closing = closing
+        if first:
+            for closable in still_open:
+                closable.close()
+            finished = Pending.all([closable.closed for closable in still_open])
+            left = finished.then(self._close_publishers).map(lambda _: self.transport.close())
+            left.add_done_callback(lambda _: closing.set_result(None))
+        return Pending.of(None) if any(closable.at_work() for closable in still_open) else closing
+
+    def needs_this_thread(self) -> bool:
+        """Whether closing cannot end while the thread that asks does nothing but wait for it."""
+        with self._lock:
+            return any(closable.needs_this_thread() for closable in self._open.values())
 
     def _close_publishers(self, _: object) -> Pending[list[None]]:
         with self._lock:

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS, Timer
 from inorder.core.lanes import FreeLanes, Lanes
-from inorder.errors import Closed, InorderError, InvalidAckId, NotFound
+from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
 from inorder.message import KEY, POSITION, SIZE, Message
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
@@ -37,6 +37,8 @@ class Intake:
     an answer, the lease runs out and the message comes again. The next message of a key goes when
     the one before is both handled and answered.
 
+    When the options of the subscription change, it goes by the new ones from the next message on.
+
     The broker may wake others while it is called, and others may wait for us: so no call to it is made
     while `_lock` is held.
     """
@@ -45,18 +47,19 @@ class Intake:
         self,
         transport: Transport,
         subscription: str,
-        options: SubscriptionOptions,
         wake: Callable[[], None],
         report: Callable[[str], None],
+        take_at_once: int = TAKE_AT_ONCE,
     ) -> None:
         self._clock = transport.clock
-        self._deadline_seconds = options.ack_deadline_seconds
-        self._deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
-        self._flow = options.flow_control or FlowControl()
+        self._subscription = subscription
         self._wake = wake
+        self._take_at_once = take_at_once
         self._lock = threading.Lock()
         self._taking = threading.Lock()  # two that take at once could mix up the order of a key
-        self._lanes: Lanes[Held] = Lanes() if options.enable_message_ordering else FreeLanes()
+        self._lanes: Lanes[Held] = FreeLanes()
+        self._out: dict[int, Message] = {}  # given out, and their handlers have not ended
+        self._out_before: dict[int, str] = {}  # those of them that other lanes gave out: lease → key
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
         self._until_us: dict[int, int] = {}  # when the lease of a held message is over unless it is extended
@@ -72,9 +75,11 @@ class Intake:
         self._timer_us = 0
         self.stopped = False
         self._lost: InorderError | None = None  # why the broker does not know us any more
+        self._set_options(SubscriptionOptions())
         self._deliveries = transport.deliveries(subscription, wake, report)
         self.id_prefix = self._deliveries.id_prefix
         self.ack_id_prefix = self._deliveries.ack_id_prefix
+        self._follow()
 
     def collect_answers(self, flush_later: Callable[[], None]) -> None:
         """Send answers together: `flush_later` is asked, once for many of them, to call `flush` soon."""
@@ -93,9 +98,12 @@ class Intake:
         Raises what keeps the broker from delivering here ever again.
         """
         while True:
+            if self._deliveries.options is not self._options:
+                self._follow()
             with self._lock:
                 taken = [] if self.stopped else self._lanes.take(count)
                 messages = [message for _, _, message in taken if message._lease in self._held]
+                self._out |= {message._lease: message for message in messages}
                 if len(messages) < len(taken):  # leases were lost while they waited: those will come again
                     self._lanes.done([held for held in taken if held[2]._lease not in self._held])
             if messages or (not taken and not self._refill()):
@@ -103,6 +111,8 @@ class Intake:
 
     def holds(self, message: Message) -> bool:
         """Whether the lease of a message that was given out is still ours."""
+        if self._deliveries.options is not self._options:
+            self._follow()
         return message._lease in self._held
 
     def more(self) -> bool:
@@ -118,12 +128,15 @@ class Intake:
                     return not self.stopped
                 if self._lost is not None:
                     raise self._lost
-                count = min(self._flow.max_messages - len(self._held), TAKE_AT_ONCE)
+                count = min(self._flow.max_messages - len(self._held), self._take_at_once)
                 free = self._flow.max_bytes - self._held_bytes
                 if self.stopped or count <= 0 or free <= 0:
                     return False
                 alone = not self._held
             messages = self._deliveries.take(count, free, alone, self)
+            if self._deliveries.options is not self._options:
+                self._follow()
+                messages = self._still_leased(messages)
             with self._lock:
                 if not self.stopped:
                     self._hold(messages)
@@ -150,23 +163,22 @@ class Intake:
             self._flush_soon()
 
     def _pass_on(self, message: Message) -> None:
+        if message._lease in self._out_before:
+            self._end_before(message._lease)
+            return
         record = message._record
         self._lanes.done([(record[POSITION], record[KEY], message)])
 
     # -- answers in --------------------------------------------------------------------------------
 
-    def ack(self, lease: int) -> Pending[None]:
-        answer: Pending[None] = Pending()
+    def ack(self, lease: int, answer: Pending[None]) -> None:
         self._acks.append((lease, answer))
         if not self._flush_asked:
             self._flush_soon()
-        return answer
 
-    def nack(self, lease: int) -> Pending[None]:
-        answer: Pending[None] = Pending()
+    def nack(self, lease: int, answer: Pending[None]) -> None:
         self._nacks.append((lease, answer))
         self._flush_soon()
-        return answer
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
         try:
@@ -216,6 +228,10 @@ class Intake:
         done: list[Held] = []
         for message in messages:
             lease = message._lease
+            del self._out[lease]
+            if self._out_before and lease in self._out_before and lease not in self._nacking:
+                self._end_before(lease)
+                continue
             if lease not in self._held and lease not in self._nacking:
                 record = message._record
                 done.append((record[0], record[1], message))
@@ -261,6 +277,62 @@ class Intake:
                     self._pass_on(message)
         self._wake()
 
+    # -- options -----------------------------------------------------------------------------------
+
+    @property
+    def max_messages(self) -> int:
+        """So many may be held at once, by the options in force."""
+        options = self._deliveries.options or self._options
+        return (options.flow_control or FlowControl()).max_messages
+
+    def _follow(self) -> None:
+        """Go by the options that are in force now; what is held by the old rules is extended, or is ours no more."""
+        with self._lock:
+            before, options = self._options, self._deliveries.options
+            if options is before:  # another thread was faster
+                return
+            if options is None:
+                self._lose(SubscriptionNotFound(self._subscription))
+                return
+            self._set_options(options)
+            if _window(options) != _window(before):
+                self._change_lanes()
+        self._keep_leases()
+        with self._lock:
+            self._set_timer()
+
+    def _set_options(self, options: SubscriptionOptions) -> None:
+        self._options = options
+        self._flow = options.flow_control or FlowControl()
+        self._deadline_seconds = options.ack_deadline_seconds
+        self._deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
+
+    def _change_lanes(self) -> None:
+        """The broker has taken back all that was out, as the rules of order are others. What runs keeps its key."""
+        for lease in list(self._held):
+            self._let_go(lease)
+        self._left.clear()
+        self._lanes = Lanes() if self._options.enable_message_ordering else FreeLanes()
+        self._out_before = {lease: message._record[KEY] for lease, message in self._out.items()}
+        for key in filter(None, self._out_before.values()):
+            self._lanes.hold(key, ())
+
+    def _end_before(self, lease: int) -> None:
+        key = self._out_before.pop(lease)
+        if key and key not in self._out_before.values():
+            self._lanes.release(key)
+
+    def _still_leased(self, messages: list[Message]) -> list[Message]:
+        """Those that came by the rules in force now; others were taken back when the rules changed."""
+        over = self._deliveries.extend([message._lease for message in messages], self._deadline_seconds)
+        return [message for message in messages if message._lease not in over]
+
+    def _lose(self, error: InorderError) -> None:
+        """The broker does not know us any more, and that is why."""
+        self._lost = error
+        for lease in list(self._held):
+            self._let_go(lease)
+
     # -- leases ------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
@@ -284,6 +356,8 @@ class Intake:
     def _on_timer(self) -> None:
         """Extend what is being handled or waits here; let go of what nobody will answer any more."""
         self.flush()  # in case that whoever was asked to do so is no more
+        if self._deliveries.options is not self._options:
+            self._follow()
         self._keep_leases()
         with self._lock:
             now_us = self._clock.now_us()
@@ -306,9 +380,7 @@ class Intake:
             self._extend(keep, self._deadline_seconds)
         except (NotFound, Closed) as error:
             with self._lock:
-                self._lost = error
-                for lease in list(self._held):
-                    self._let_go(lease)
+                self._lose(error)
         except InorderError as error:
             _log.warning("leases could not be extended: %s", error)
 
@@ -379,6 +451,11 @@ class Intake:
             self._deliveries.release(leases, self)
         except InorderError as error:  # then they come back when their leases run out, if there is a broker at all
             _log.debug("messages could not be returned: %s", error)
+
+
+def _window(options: SubscriptionOptions) -> int:
+    """How many of a key may be out; 0 if keys mean nothing."""
+    return options.max_outstanding_per_key if options.enable_message_ordering else 0
 
 
 T = TypeVar("T")

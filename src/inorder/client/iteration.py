@@ -11,12 +11,12 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator, Sequence
 
 from inorder.client.intake import Intake
 from inorder.client.stream import Listeners, finish, finish_here
+from inorder.errors import FailedPrecondition
 from inorder.message import DATA, Gap, Message
-from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
 
@@ -24,25 +24,31 @@ from inorder.transport import Transport
 class Iteration(ABC):
     """What both kinds of loop do alike: one message at a time, the one before is let go of."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._listeners = listeners
         self._problems: deque[str] = deque()
         self._current: Message | None = None
         self._ended = False
-        self._intake = Intake(transport, subscription, options, self._wake, self._report)
+        self.closed: Pending[None] = Pending.of(None)  # a loop may take its time; nobody waits for it
+        # No more than the message that the loop works on: others share the rest, and nothing has to go back.
+        self._intake = Intake(transport, subscription, self._wake, self._report, take_at_once=1)
 
     @abstractmethod
     def _wake(self) -> None:
         """There may be a message. Called on any thread; returns at once."""
 
     def close(self) -> Pending[None]:
-        """Have the loop end when it asks for the next message; what it did not get goes back at once."""
+        """Have the loop end when it asks for the next message."""
         self._ended = True
         self._intake.stop()
         self._wake()
-        return Pending.of(None)  # a loop that closes itself must not wait for itself
+        return self.closed
+
+    def at_work(self) -> bool:
+        return False
+
+    def needs_this_thread(self) -> bool:
+        return False
 
     def leave(self) -> None:
         """The loop is over. Whoever left it in the middle may still answer the message of that moment."""
@@ -55,64 +61,58 @@ class Iteration(ABC):
         self._problems.append(problem)
         self._wake()
 
-    def _tell_problems(self) -> list[Awaitable[object]]:
-        left: list[Awaitable[object]] = []
-        while self._problems:
-            left += self._listeners.tell_error(RuntimeError(self._problems.popleft()))
-        return left
+    def _advance(self) -> Iterator[Sequence[Awaitable[object]] | None]:
+        """Let go of the message before and go to the next, or to the end, at which there is no `_current`.
 
-    def _finish_current(self) -> None:
-        if self._current is not None:
-            self._intake.finished(self._current)
-            self._current = None
-
-    def _begin(self, message: Message) -> Gap | None:
-        """Take the message as the one that the loop is at; if it is no message but a gap, that."""
-        self._current = message
-        data = message._record[DATA]
-        return data if isinstance(data, Gap) else None
+        Yields what is to be awaited on the way, or None: then wait to be woken.
+        """
+        while True:
+            if self._current is not None:
+                self._intake.finished(self._current)
+                self._current = None
+            while self._problems:
+                yield self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
+            if self._ended:
+                self.leave()
+                return
+            self._current = self._intake.next()
+            if self._current is None:
+                yield None
+            elif isinstance(gap := self._current._record[DATA], Gap):
+                yield self._listeners.tell("gap", gap)
+                self._current.ack()
+            else:
+                return
 
 
 class ThreadIteration(Iteration):
     """Blocks the thread until there is a message."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._arrived = threading.Event()
-        super().__init__(transport, subscription, options, listeners)
+        super().__init__(transport, subscription, listeners)
 
     def _wake(self) -> None:
         self._arrived.set()
 
     def next(self) -> Message | None:
         """The next message, as soon as there is one; None when closed."""
-        while True:
-            self._finish_current()
-            self._arrived.clear()
-            finish_here(self._tell_problems())
-            if self._ended:
-                self.leave()
-                return None
-            message = self._intake.next()
-            if message is None:
-                self._arrived.wait()
-            elif gap := self._begin(message):
-                finish_here(self._listeners.tell("gap", gap))
-                message.ack()
+        for left in self._advance():
+            if left is not None:
+                finish_here(left)
             else:
-                return message
+                self._arrived.wait()
+                self._arrived.clear()
+        return self._current
 
 
 class TaskIteration(Iteration):
     """Suspends the task until there is a message."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
-        super().__init__(transport, subscription, options, listeners)
+        super().__init__(transport, subscription, listeners)
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # a closed loop has nobody waiting
@@ -120,18 +120,10 @@ class TaskIteration(Iteration):
 
     async def next(self) -> Message | None:
         """The next message, as soon as there is one; None when closed."""
-        while True:
-            self._finish_current()
-            self._arrived.clear()
-            await finish(self._tell_problems())
-            if self._ended:
-                self.leave()
-                return None
-            message = self._intake.next()
-            if message is None:
-                await self._arrived.wait()
-            elif gap := self._begin(message):
-                await finish(self._listeners.tell("gap", gap))
-                message.ack()
+        for left in self._advance():
+            if left is not None:
+                await finish(left)
             else:
-                return message
+                await self._arrived.wait()
+                self._arrived.clear()
+        return self._current

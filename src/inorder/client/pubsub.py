@@ -9,7 +9,7 @@ from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
 from inorder.client.subscription import Subscription
 from inorder.client.topic import Topic
-from inorder.errors import InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.pending import Pending
 from inorder.transport import Transport
 from inorder.transport.embedded import EmbeddedTransport
@@ -47,7 +47,10 @@ class PubSub:
         )
 
     def close(self) -> Pending[None]:
-        """Finish running handlers, return what was not begun, send what is collected."""
+        """Finish running handlers, return what was not begun, send what is collected.
+
+        For a handler that closes it is done at once, or the handler would wait for itself.
+        """
         return self._connection.close()
 
     def __enter__(self) -> PubSub:
@@ -56,7 +59,13 @@ class PubSub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close().result()
+        closing = self.close()
+        if closing.done() or not self._connection.needs_this_thread():
+            closing.result()
+        elif kind is None:
+            raise FailedPrecondition(
+                "handlers are at work on this loop, and waiting for them would stop it: use `async with`"
+            )
 
     async def __aenter__(self) -> PubSub:
         return self

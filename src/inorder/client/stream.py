@@ -7,6 +7,7 @@ the rules for what a handler's end means, and draw from an `Intake`, which owns 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
@@ -16,9 +17,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from inorder.client.intake import Intake
-from inorder.errors import InorderError, InvalidArgument
+from inorder.errors import FailedPrecondition, InorderError, InvalidArgument
 from inorder.message import DATA, Gap, Message
-from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
 
@@ -104,21 +104,32 @@ def keep(task: asyncio.Task[None]) -> None:
 class Crew(ABC):
     """Whoever runs the handlers. Opened once, closed once."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._listeners = listeners
         self._closing = False
         self.closed: Pending[None] = Pending()
-        self._intake = Intake(transport, subscription, options, self.wake, self._report)
+        self._intake = Intake(transport, subscription, self.wake, self._report)
 
     @abstractmethod
     def wake(self) -> None:
         """There may be messages. Called on any thread; returns at once."""
 
-    @abstractmethod
     def close(self) -> Pending[None]:
-        """Finish what runs, return the rest; done when that is done."""
+        """Finish what runs, return the rest; done when that is done, and at once for whom it would wait for."""
+        self._end()
+        return Pending.of(None) if self.at_work() else self.closed
+
+    @abstractmethod
+    def at_work(self) -> bool:
+        """Whether it is one of its own handlers or listeners that asks."""
+
+    @abstractmethod
+    def needs_this_thread(self) -> bool:
+        """Whether it cannot end while the thread that asks does nothing but wait for it."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Begin to close."""
 
     @abstractmethod
     def _report(self, problem: str) -> None:
@@ -126,55 +137,94 @@ class Crew(ABC):
 
 
 class ThreadCrew(Crew):
-    """Handlers in threads: as many as there is work for, up to a limit, until closed."""
+    """Handlers in threads: as many as there is work for, up to a limit, until closed.
 
-    def __init__(
-        self, transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners
-    ) -> None:
+    To wake a thread for each message costs more than the message does. So messages are taken in bursts,
+    which all threads share, and while something is left of one, exactly one more thread is on its way. If
+    the handlers wait for something, it is there at once, and calls in the next; if they only compute,
+    it gets its turn when the interpreter passes that on, and whoever is one too many then rests.
+    """
+
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
         self._changed = threading.Condition()
-        self._signalled = False
+        self._ready: deque[Message] = deque()  # given out together, no two of one key; none is begun
+        self._begun = 0  # handlers; roughly, as threads count at once
+        self._coming = False  # a thread was called in, and has not looked for work yet
+        self._missed = False  # nobody could be called in: whoever is done first looks again
         self._idle = 0
         self._threads = 0
+        self._at_work: set[int] = set()  # the threads, by their identity
         self._problems: deque[str] = deque()
-        limit = options.flow_control.max_messages if options.flow_control else MAX_THREADS
-        self._max_threads = min(limit, MAX_THREADS)
-        super().__init__(transport, subscription, options, listeners)
+        super().__init__(transport, subscription, listeners)
+        self._intake.collect_answers(self._flush_soon)
         with self._changed:
             self._add_thread()
 
     def wake(self) -> None:
-        with self._changed:
-            self._signalled = True
-            if self._idle:
-                self._changed.notify()
-            elif 0 < self._threads < self._max_threads and not self._closing:
-                self._add_thread()
+        if not self._coming:  # else that one looks later than now
+            self._call_in()
 
-    def close(self) -> Pending[None]:
+    def _call_in(self) -> None:
+        """Have one more thread look for work."""
+        with self._changed:
+            if self._coming or self._closing:
+                return
+            if self._idle:
+                self._idle -= 1
+                self._changed.notify()
+                self._coming = True
+            elif 0 < self._threads < min(self._intake.max_messages, MAX_THREADS):
+                self._add_thread()
+            else:
+                self._missed = True
+
+    def at_work(self) -> bool:
+        return threading.get_ident() in self._at_work
+
+    def needs_this_thread(self) -> bool:
+        return self.at_work()
+
+    def _end(self) -> None:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._intake.stop()
-        return self.closed
+        unbegun: list[Message] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                unbegun.append(self._ready.popleft())
+        self._intake.give_back(unbegun)
 
     def _report(self, problem: str) -> None:
         self._problems.append(problem)
         self.wake()
 
+    def _flush_soon(self) -> None:
+        """Answers may wait while a thread is on its way: it sends them first, should this one be kept busy."""
+        if not (self._ready and self._coming):
+            self._intake.flush()
+
     def _add_thread(self) -> None:
         threading.Thread(target=self._work, name="inorder-handler", daemon=True).start()
         self._threads += 1
+        self._coming = True
 
     def _work(self) -> None:
+        self._at_work.add(threading.get_ident())
         try:
+            with self._changed:
+                self._coming = False
+            self._intake.flush()
             while not self._closing:
                 self._tell_problems()
-                message = self._intake.next()
+                message = self._next()
                 if message is None:
                     self._rest()
-                else:
-                    self._call_in_help()
-                    self._handle(message)
+                    continue
+                begun = self._begun = self._begun + 1
+                self._handle(message)
+                if self._coming and self._begun != begun:  # others go on, and more of them come
+                    self._rest()
         except InorderError as error:
             self._cut_off(error)
         finally:
@@ -183,19 +233,33 @@ class ThreadCrew(Crew):
                 last = not self._threads
             if last:
                 self._finish_closing()
+            self._at_work.discard(threading.get_ident())
+
+    def _next(self) -> Message | None:
+        """A message to handle. If there are more, another thread is on its way to them."""
+        while True:
+            try:
+                message = self._ready.popleft()
+            except IndexError:
+                self._ready.extend(messages := self._intake.next_ones(BURST))
+                if not messages:
+                    return None
+                continue  # another thread may be faster
+            if not self._intake.holds(message):  # lost while it waited: it will come again
+                self._intake.finished(message)
+                continue
+            if not self._coming and (self._ready or self._intake.more()):
+                self._call_in()
+            return message
 
     def _rest(self) -> None:
         with self._changed:
-            if not self._signalled and not self._closing:
+            if not self._missed and not self._closing:
                 self._idle += 1
                 self._changed.wait()
-                self._idle -= 1
-            self._signalled = False
-
-    def _call_in_help(self) -> None:
-        """This thread is busy now: if there is more to do here, somebody else must look."""
-        if self._intake.more():
-            self.wake()
+                self._coming = False
+            self._missed = False
+        self._intake.flush()
 
     def _handle(self, message: Message) -> None:
         try:
@@ -222,7 +286,7 @@ class ThreadCrew(Crew):
                 problem = self._problems.popleft()
             except IndexError:  # another thread was faster
                 return
-            self._tell_error(RuntimeError(problem))
+            self._tell_error(FailedPrecondition(problem))
 
     def _tell_error(self, error: BaseException) -> None:
         finish_here(self._listeners.tell_error(error))
@@ -234,7 +298,7 @@ class ThreadCrew(Crew):
             self._closing = True
         if first:
             self._tell_error(error)
-        self.close()
+        self._end()
 
     def _finish_closing(self) -> None:
         self._intake.close()
@@ -257,7 +321,6 @@ class LoopCrew(Crew):
         self,
         transport: Transport,
         subscription: str,
-        options: SubscriptionOptions,
         listeners: Listeners,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -267,10 +330,10 @@ class LoopCrew(Crew):
         self._spare: asyncio.Task[None] | None = None  # one that has not begun yet
         self._ready: deque[Message] = deque()  # given out together, no two of one key; none is begun
         self._woken = False
-        self._end = threading.Lock()  # taken once, by whoever ends it all
+        self._last = threading.Lock()  # taken once, by whoever ends it all
         assert listeners.message is not None
         self._handler = listeners.message
-        super().__init__(transport, subscription, options, listeners)
+        super().__init__(transport, subscription, listeners)
         self._intake.collect_answers(self._flush_soon)
         self.wake()
 
@@ -279,16 +342,23 @@ class LoopCrew(Crew):
             self._woken = True
             self._soon(self._start)
 
-    def close(self) -> Pending[None]:
+    def at_work(self) -> bool:
+        return self.needs_this_thread() and asyncio.current_task() in self._workers
+
+    def needs_this_thread(self) -> bool:
+        return threading.get_ident() == self._loop_thread and self._loop.is_running()
+
+    def _end(self) -> None:
         self._intake.stop()
-        if threading.get_ident() == self._loop_thread and not self._loop.is_closed():
+        if not self._loop.is_running():  # then no handler will, either
+            self._finish_closing()
+        elif self.needs_this_thread():
             self._close()  # now: whatever calls this on the loop expects nothing more to begin
         else:
             self._soon(self._close)
-        return self.closed
 
     def _report(self, problem: str) -> None:
-        self._soon(lambda: finish_here(self._listeners.tell_error(RuntimeError(problem))))
+        self._soon(lambda: finish_here(self._listeners.tell_error(FailedPrecondition(problem))))
 
     def _flush_soon(self) -> None:
         if not self._soon(self._intake.flush):
@@ -302,12 +372,7 @@ class LoopCrew(Crew):
             else:
                 self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            if self._end.acquire(blocking=False):
-                self._closing = True
-                self._intake.stop()
-                self._intake.close()
-                finish_here(self._listeners.tell("close"))
-                self.closed.set_result(None)
+            self._finish_closing()
             return False
         return True
 
@@ -377,12 +442,18 @@ class LoopCrew(Crew):
             self._finish_closing()
 
     def _finish_closing(self) -> None:
-        if self._end.acquire(blocking=False):
-            self._intake.close()
-            if awaitables := self._listeners.tell("close"):
-                keep(self._loop.create_task(self._finish_listeners(awaitables)))
-            else:
-                self.closed.set_result(None)
+        if not self._last.acquire(blocking=False):
+            return
+        self._closing = True
+        self._intake.stop()
+        self._intake.close()
+        awaitables = self._listeners.tell("close")
+        if awaitables and self.needs_this_thread():
+            task = self._loop.create_task(self._finish_listeners(awaitables))
+            self._workers.add(task)
+        else:
+            finish_here(awaitables)
+            self.closed.set_result(None)
 
     async def _finish_listeners(self, awaitables: Sequence[Awaitable[object]]) -> None:
         await finish(awaitables)
@@ -430,22 +501,22 @@ def is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-def open_crew(transport: Transport, subscription: str, options: SubscriptionOptions, listeners: Listeners) -> Crew:
+def open_crew(transport: Transport, subscription: str, listeners: Listeners) -> Crew:
     """Start handling: on the running loop, on a loop of our own, or in threads."""
     handler = listeners.message
     if handler is None:
         raise InvalidArgument(f'subscription {subscription!r} has no message handler: call .on("message", handler)')
     if not is_async(handler):
-        return ThreadCrew(transport, subscription, options, listeners)
+        return ThreadCrew(transport, subscription, listeners)
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         own = LoopThread()
         try:
-            crew = own.call(lambda: LoopCrew(transport, subscription, options, listeners, own.loop))
+            crew = own.call(lambda: LoopCrew(transport, subscription, listeners, own.loop))
         except BaseException:
             own.stop()
             raise
         crew.closed.add_done_callback(lambda _: own.stop())
         return crew
-    return LoopCrew(transport, subscription, options, listeners, loop)
+    return LoopCrew(transport, subscription, listeners, loop)

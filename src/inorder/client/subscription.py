@@ -108,14 +108,16 @@ class Subscription:
         with self._opening:
             if self._crew is not None and not self._crew.closed.done():
                 raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for another")
-            options = self.metadata().result().options
-            crew = self._crew = open_crew(self._transport, self.name, options, self._listeners)
+            crew = self._crew = open_crew(self._transport, self.name, self._listeners)
         self._connection.opened(crew)
         crew.closed.add_done_callback(lambda _: self._connection.forget(crew))
         return self
 
     def close(self) -> Pending[None]:
-        """Finish what runs, give the rest back, end loops over this handle."""
+        """Finish what runs, give the rest back, end loops over this handle.
+
+        For a handler that closes it is done at once, or the handler would wait for itself; "close" tells the end.
+        """
         for iteration in tuple(self._iterations):
             iteration.close()
         with self._opening:  # its first handler may be faster than `open`, and close it
@@ -147,7 +149,7 @@ class Subscription:
             self._end_soon(iteration)
 
     def _begin(self, kind: type[Loop]) -> Loop:
-        iteration = kind(self._transport, self.name, self.metadata().result().options, self._listeners)
+        iteration = kind(self._transport, self.name, self._listeners)
         self._connection.opened(iteration)
         self._iterations.add(iteration)
         return iteration

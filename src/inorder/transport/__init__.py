@@ -23,8 +23,18 @@ class Deliveries(Protocol):
     id_prefix: str
     ack_id_prefix: str
 
+    @property
+    def options(self) -> SubscriptionOptions | None:
+        """Those in force, at least as new as the last `take`; another object after each change.
+
+        None once the subscription is deleted, though there may be another one of its name.
+        """
+
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
-        """What is there now, within the limits; a gap record in its place. Never waits."""
+        """What is there now, within the limits; a gap record in its place. Never waits.
+
+        Raises `SubscriptionNotFound` once the subscription is deleted.
+        """
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
         """Answer for leases, each once; returns those that were over already."""
@@ -71,7 +81,7 @@ class Transport(Protocol):
         """What is there now; gap records are acked and told to `on_gap`."""
 
     def deliveries(self, subscription: str, wake: Callable[[], None], report: Callable[[str], None]) -> Deliveries:
-        """Become a consumer. `wake` is called, on any thread, when `take` may find something."""
+        """Become a consumer. `wake` is called, on any thread, when `take` may find something, or `options` changed."""
 
     def seek(self, subscription: str, position: int | None, time: datetime | float | None) -> Pending[None]: ...
 
@@ -83,4 +93,5 @@ class Transport(Protocol):
 
     def metrics(self, subscription: str) -> Pending[Metrics]: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Every later call is answered with `Closed`."""

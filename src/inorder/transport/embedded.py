@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from inorder.broker import MessageQueue
+from inorder.errors import Closed
 from inorder.message import Batch, Gap, Message, Source
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
 from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
+
+T = TypeVar("T")
 
 
 class EmbeddedTransport:
@@ -22,35 +25,39 @@ class EmbeddedTransport:
         self._owned = owned
         self._waiting: set[Pending[list[str]]] = set()  # publishes, for room
         self._may_wait = True
+        self._closed = False
+
+    def _run(self, call: Callable[[], T]) -> Pending[T]:
+        return Pending.failed(Closed("this PubSub is closed")) if self._closed else Pending.run(call)
 
     def create_topic(self, name: str, options: TopicOptions) -> Pending[None]:
-        return Pending.run(lambda: self.broker.register_topic(name, options))
+        return self._run(lambda: self.broker.register_topic(name, options))
 
     def delete_topic(self, name: str) -> Pending[None]:
-        return Pending.run(lambda: self.broker.unregister_topic(name))
+        return self._run(lambda: self.broker.unregister_topic(name))
 
     def get_topic(self, name: str) -> Pending[TopicMetadata | None]:
-        return Pending.run(lambda: self.broker.get_topic(name))
+        return self._run(lambda: self.broker.get_topic(name))
 
     def list_topics(self) -> Pending[list[TopicMetadata]]:
-        return Pending.run(self.broker.get_all_topics)
+        return self._run(self.broker.get_all_topics)
 
     def create_subscription(self, name: str, topic: str, options: SubscriptionOptions) -> Pending[None]:
-        return Pending.run(lambda: self.broker.register_subscription(name, topic, options))
+        return self._run(lambda: self.broker.register_subscription(name, topic, options))
 
     def update_subscription(self, name: str, changes: Mapping[str, Any]) -> Pending[None]:
-        return Pending.run(lambda: self.broker.update_subscription(name, changes))
+        return self._run(lambda: self.broker.update_subscription(name, changes))
 
     def delete_subscription(self, name: str) -> Pending[None]:
-        return Pending.run(lambda: self.broker.unregister_subscription(name))
+        return self._run(lambda: self.broker.unregister_subscription(name))
 
     def get_subscription(self, name: str) -> Pending[SubscriptionMetadata | None]:
-        return Pending.run(lambda: self.broker.get_subscription(name))
+        return self._run(lambda: self.broker.get_subscription(name))
 
     def list_subscriptions(self, topic: str | None) -> Pending[list[SubscriptionMetadata]]:
         if topic is None:
-            return Pending.run(self.broker.get_all_subscriptions)
-        return Pending.run(lambda: self.broker.get_subscriptions_for_topic(topic))
+            return self._run(self.broker.get_all_subscriptions)
+        return self._run(lambda: self.broker.get_subscriptions_for_topic(topic))
 
     def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
         try:
@@ -69,29 +76,32 @@ class EmbeddedTransport:
         self.broker.withdraw(tuple(self._waiting))
 
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
-        return Pending.run(lambda: self.broker.pull(subscription, max_messages, on_gap))
+        return self._run(lambda: self.broker.pull(subscription, max_messages, on_gap))
 
     def deliveries(
         self, subscription: str, wake: Callable[[], None], report: Callable[[str], None]
     ) -> EmbeddedDeliveries:
+        if self._closed:
+            raise Closed("this PubSub is closed")
         return EmbeddedDeliveries(self.broker, subscription, wake, report)
 
     def seek(self, subscription: str, position: int | None, time: datetime | float | None) -> Pending[None]:
-        return Pending.run(lambda: self.broker.seek(subscription, position=position, time=time))
+        return self._run(lambda: self.broker.seek(subscription, position=position, time=time))
 
     def blocked_keys(self, subscription: str) -> Pending[list[BlockedKey]]:
-        return Pending.run(lambda: self.broker.blocked_keys(subscription))
+        return self._run(lambda: self.broker.blocked_keys(subscription))
 
     def resume_key(self, subscription: str, key: str) -> Pending[None]:
-        return Pending.run(lambda: self.broker.resume_key(subscription, key))
+        return self._run(lambda: self.broker.resume_key(subscription, key))
 
     def skip(self, subscription: str, key: str) -> Pending[str]:
-        return Pending.run(lambda: self.broker.skip(subscription, key))
+        return self._run(lambda: self.broker.skip(subscription, key))
 
     def metrics(self, subscription: str) -> Pending[Metrics]:
-        return Pending.run(lambda: self.broker.metrics(subscription))
+        return self._run(lambda: self.broker.metrics(subscription))
 
     def close(self) -> None:
+        self._closed = True
         if self._owned:
             self.broker.close()
 
@@ -102,10 +112,15 @@ class EmbeddedDeliveries:
     def __init__(
         self, broker: MessageQueue, subscription: str, wake: Callable[[], None], report: Callable[[str], None]
     ) -> None:
-        self.id_prefix, self.ack_id_prefix = broker.prefixes(subscription)
         self._broker = broker
         self._subscription = subscription
-        self._unwatch = broker.watch(subscription, wake, report)
+        self._watch = broker.watch(subscription, wake, report)
+        self.id_prefix = self._watch.id_prefix
+        self.ack_id_prefix = self._watch.ack_id_prefix
+
+    @property
+    def options(self) -> SubscriptionOptions | None:
+        return self._watch.options
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
         return self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
@@ -120,4 +135,4 @@ class EmbeddedDeliveries:
         self._broker.release(self._subscription, leases, source)
 
     def close(self) -> None:
-        self._unwatch()
+        self._broker.unwatch(self._subscription, self._watch)

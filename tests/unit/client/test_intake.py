@@ -65,7 +65,7 @@ class Consumer:
                 deliveries.before = consumer.called
                 return deliveries
 
-        self.intake = Intake(Transport(self.queue, owned=True), "worker", OPTIONS, self.wake, print)
+        self.intake = Intake(Transport(self.queue, owned=True), "worker", self.wake, print)
 
     def wake(self) -> None:
         self.woken += 1

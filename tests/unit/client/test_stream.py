@@ -125,6 +125,81 @@ def test_there_are_as_many_threads_as_handlers_that_wait_up_to_a_limit(subscript
     wait_until(lambda: len(running) == 105)
 
 
+@pytest.mark.parametrize("handler", [ack, ack_async], ids=["def", "async def"])
+def test_messages_and_answers_of_handlers_that_do_not_wait_travel_together(handler: Callable[[Message], Any]) -> None:
+    class Counting(MessageQueue):
+        calls = 0
+
+        def take(self, *arguments: Any, **options: Any) -> list[Message]:
+            self.calls += 1
+            return super().take(*arguments, **options)
+
+        def settle(self, *arguments: Any) -> list[int]:
+            self.calls += 1
+            return super().settle(*arguments)
+
+    queue = Counting()
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    with PubSub(queue) as pubsub:
+        subscription = pubsub.subscription("worker").on("message", handler)
+        publish(subscription, 2_000)
+        subscription.open()
+        wait_until(lambda: not subscription.metrics().result().backlog_messages)
+    assert queue.calls < 400
+
+
+def test_a_handler_that_waits_for_its_ack_is_answered_at_once(subscription: Subscription) -> None:
+    """Answers are sent together, but by whom, if every thread waits for one?"""
+    subscription.set_options(flow_control=FlowControl(max_messages=1)).result()
+    handled: list[Message] = []
+
+    def handle(message: Message) -> None:
+        message.ack().result(PATIENCE_SECONDS)
+        handled.append(message)
+
+    subscription.on("message", handle).open()
+    publish(subscription, 200)
+    wait_until(lambda: len(handled) == 200)
+    subscription.set_options(flow_control=FlowControl(max_messages=100)).result()
+    publish(subscription, 1_000)
+    wait_until(lambda: len(handled) == 1_200)
+
+
+def test_an_ack_is_sent_although_its_handler_goes_on(subscription: Subscription) -> None:
+    go_on = threading.Event()
+    begun: list[Message] = []
+
+    def handle(message: Message) -> None:
+        begun.append(message)
+        message.ack()
+        assert go_on.wait(PATIENCE_SECONDS)
+
+    publish(subscription, 100)
+    subscription.on("message", handle).open()
+    wait_until(lambda: len(begun) == stream.MAX_THREADS)
+    wait_until(lambda: subscription.metrics().result().backlog_messages == 100 - stream.MAX_THREADS)
+    go_on.set()
+    wait_until(lambda: len(begun) == 100)
+
+
+def test_a_handler_that_waits_among_many_that_do_not_delays_nobody(subscription: Subscription) -> None:
+    go_on = threading.Event()
+    ended: list[Message] = []
+
+    def handle(message: Message) -> None:
+        if int(message.data) % 20 == 7:
+            assert go_on.wait(PATIENCE_SECONDS)
+        message.ack()
+        ended.append(message)
+
+    subscription.on("message", handle).open()
+    publish(subscription, 1_000)  # fifty of them wait
+    wait_until(lambda: len(ended) == 950)
+    go_on.set()
+    wait_until(lambda: len(ended) == 1_000)
+
+
 def test_flow_control_limits_threads_too(subscription: Subscription) -> None:
     subscription.set_options(flow_control=FlowControl(max_messages=3)).result()
     subscription.on("message", ack).open()

@@ -22,7 +22,24 @@ E = TypeVar("E", bound=InorderError)
 PATIENCE_SECONDS = 30
 
 
-class QueueCase:
+class InBackground:
+    """For tests that have somebody wait."""
+
+    def in_background(self, call: Callable[[], T]) -> Future[T]:
+        """Run `call` on a thread of its own, which does not outlive the process if it hangs."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+
+class QueueCase(InBackground):
     """One broker per test. A subclass says how it is made; it must take its time from `clock`."""
 
     clock: ManualClock
@@ -120,19 +137,6 @@ class QueueCase:
                 self.queue.nack(message.ack_id)
             with self.refused(InvalidAckId, message.ack_id):
                 self.queue.modify_ack_deadline(message.ack_id, 10)
-
-    def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run `call` on a thread of its own, which does not outlive the process if it hangs."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return future
 
 
 def texts(messages: Iterable[Message]) -> list[str]:

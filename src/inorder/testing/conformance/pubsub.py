@@ -24,12 +24,14 @@ pytest.register_assert_rewrite(
             "loops",
             "keys",
             "sharing",
+            "changes",
             "misuse",
         )
     )
 )
 
 from inorder.testing.conformance.pubsub_answers import Answers, Leases  # noqa: E402
+from inorder.testing.conformance.pubsub_changes import ChangedOptions, DeletedAndMadeAnew  # noqa: E402
 from inorder.testing.conformance.pubsub_closing import Closing, ClosingAll, LoopsThatEndEarly  # noqa: E402
 from inorder.testing.conformance.pubsub_handlers import Handlers, HandlersThatFail, SubscriberFlowControl  # noqa: E402
 from inorder.testing.conformance.pubsub_keys import Gaps, Poison, Pulling, Replay  # noqa: E402
@@ -69,6 +71,8 @@ class PubSubConformance(
     Sharing,
     Existence,
     SubscriptionOptionsOfAHandle,
+    ChangedOptions,
+    DeletedAndMadeAnew,
     Misuse,
 ):
     """Inherit this and say how a target is made: `make_target()`."""

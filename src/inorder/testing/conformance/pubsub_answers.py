@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
 
 from inorder.errors import FailedPrecondition, InvalidAckId, InvalidArgument
 from inorder.message import Message
+from inorder.pending import Pending
 from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, Way, result, text, texts
 from inorder.testing.conformance.pubsub_handlers import HandlersCase
 
@@ -70,6 +72,38 @@ class Answers(HandlersCase):
         self.wait_until(lambda: self.backlog() == 0)
         assert received == [("ack first", 1), ("nack first", 1), ("nack first", 2), ("last", 1)]
         assert errors == []
+
+    @pytest.mark.parametrize("pulled", [False, True], ids=["handled", "pulled"])
+    def test_the_first_answer_wins_between_threads(self, way: Way, pulled: bool) -> None:
+        """Whatever each of them says: they get one answer, and it is true."""
+        subscription = self.subscribe()
+        received: list[Message] = []
+
+        def race(message: Message) -> None:
+            """Several threads ack at once; the one that runs is often taken off between two steps."""
+            barrier = threading.Barrier(4)
+
+            def answer() -> Pending[None]:
+                barrier.wait(PATIENCE_SECONDS)
+                return message.ack()
+
+            for answered in [self.in_background(answer) for _ in range(4)]:
+                result(answered.result(PATIENCE_SECONDS))
+
+        if not pulled:
+            self.handle(way, subscription, received.append)
+        result(self.pubsub.topic("orders").publish_many(Message(b"%d" % number) for number in range(100)))
+        if pulled:
+            received += self.pull()
+        self.wait_until(lambda: len(received) == 100)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for message in received:
+                race(message)
+        finally:
+            sys.setswitchinterval(interval)
+        assert self.backlog() == 0
 
     def test_a_deadline_of_zero_is_a_nack(self, way: Way) -> None:
         subscription = self.subscribe_ordered()

@@ -19,6 +19,7 @@ from inorder.client.topic import Topic
 from inorder.message import Message
 from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
+from inorder.testing.conformance.case import InBackground
 
 T = TypeVar("T")
 Wait: TypeAlias = Callable[[Pending[Any]], Any]
@@ -174,7 +175,7 @@ class Tasks(OwnLoop):
         self._thread.join(PATIENCE_SECONDS)
 
 
-class PubSubCase:
+class PubSubCase(InBackground):
     """One `PubSub` per test. A subclass says how it is made, and may put its time into the tests' hands."""
 
     pubsub: PubSub
@@ -281,19 +282,6 @@ class PubSubCase:
 
     def backlog(self, subscription: str = "worker") -> int:
         return result(self.pubsub.subscription(subscription).metrics()).backlog_messages
-
-    def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Run `call` on a thread of its own, which does not outlive the process if it hangs."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return future
 
 
 def result(pending: Pending[T]) -> T:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from inorder.options import Batching
 from inorder.pending import Pending
 from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, Wait, Way, result, text, texts
 from inorder.testing.conformance.pubsub_handlers import HandlersCase
+from inorder.testing.conformance.pubsub_ordering import Together
 
 
 class Closing(HandlersCase):
@@ -125,21 +128,63 @@ class Closing(HandlersCase):
         assert wait(subscription.close()) is None
 
     def test_a_handler_may_close(self, way: Way) -> None:
-        """It must not wait for it: closing waits for the handler."""
+        """Closing waits for handlers, so the one that closes is not made to wait for itself."""
         subscription = self.subscribe_ordered()
-        received: list[str] = []
-        closed: list[Pending[None]] = []
+        told: list[str] = []
 
-        def handle(message: Message) -> None:
-            received.append(text(message))
-            closed.append(subscription.close())
-            message.ack()
+        async def handle(message: Message) -> None:
+            told.append(text(message))
+            await way.answer(subscription.close())
+            await way.answer(message.ack())
+            told.append("acked")
 
+        subscription.on("close", lambda: told.append("closed"))
         self.handle(way, subscription, handle)
         self.publish("1", "2", key="k")
-        self.wait_until(lambda: closed and closed[0].done())
-        assert received == ["1"]
+        self.wait_until(lambda: "closed" in told)
+        assert told == ["1", "acked", "closed"]
         assert texts(self.pull()) == ["2"]
+        way.result(subscription.close())
+
+    def test_handlers_may_close_together(self, way: Way) -> None:
+        subscription = self.subscribe()
+        together, all_here = Together(), threading.Event()
+        told: list[str] = []
+
+        async def handle(message: Message) -> None:
+            if together.begin() == 3:
+                all_here.set()
+            await way.set(all_here)
+            await way.answer(subscription.close())
+            message.ack()
+            together.end()
+
+        subscription.on("close", lambda: told.append("closed"))
+        self.handle(way, subscription, handle)
+        self.publish("1", "2", "3")
+        self.wait_until(lambda: told)
+        assert together.ended == 3
+        assert self.backlog() == 0
+
+    @pytest.mark.parametrize("event", ["error", "close"])
+    def test_a_listener_may_close(self, way: Way, event: str) -> None:
+        subscription = self.subscribe()
+        told: list[str] = []
+
+        async def listen(*_: object) -> None:
+            await asyncio.wait_for(subscription.close(), PATIENCE_SECONDS)
+            told.append(event)
+
+        def handle(message: Message) -> None:
+            message.ack()
+            raise ValueError(text(message))
+
+        subscription.on(event, listen)
+        self.handle(way, subscription, handle)
+        self.publish("x")
+        self.wait_until(lambda: self.backlog() == 0)
+        way.result(subscription.close())
+        assert told == [event]
 
     def test_nothing_is_begun_after_a_handler_on_a_loop_has_closed(self) -> None:
         subscription = self.subscribe()
@@ -177,14 +222,7 @@ class Closing(HandlersCase):
 
     def test_it_cannot_be_opened_again_before_it_is_closed(self, way: Way) -> None:
         subscription = self.subscribe()
-        running, go_on = threading.Event(), threading.Event()
-
-        async def handle(message: Message) -> None:
-            running.set()
-            await way.set(go_on)
-            message.ack()
-
-        self.handle(way, subscription, handle)
+        running, go_on = self.handle_until_told(way, subscription)
         with pytest.raises(FailedPrecondition, match="'worker' is open already"):
             way.open(subscription)
         self.publish("x")
@@ -313,14 +351,7 @@ class ClosingAll(HandlersCase):
 
     def test_closing_all_twice_is_closing_it_once(self, way: Way) -> None:
         subscription = self.subscribe()
-        running, go_on = threading.Event(), threading.Event()
-
-        async def handle(message: Message) -> None:
-            running.set()
-            await way.set(go_on)
-            message.ack()
-
-        self.handle(way, subscription, handle)
+        running, go_on = self.handle_until_told(way, subscription)
         self.publish("x")
         self.wait_until(running.is_set)
         closed = [self.pubsub.close(), self.pubsub.close()]
@@ -330,16 +361,39 @@ class ClosingAll(HandlersCase):
             way.result(pending)
 
     def test_a_handler_may_close_all(self, way: Way) -> None:
+        """It goes on when the rest is told to close, and what it still does counts."""
         subscription = self.subscribe()
-        closed: list[Pending[None]] = []
+        self.topic("onward")
+        told: list[str] = []
 
         async def handle(message: Message) -> None:
+            await way.answer(self.pubsub.close())
+            await way.answer(self.pubsub.topic("onward").publish_message(message.data))
             await way.answer(message.ack())
-            closed.append(self.pubsub.close())
+            told.append("acked")
 
+        errors: list[BaseException] = []
+        subscription.on("close", lambda: told.append("closed")).on("error", errors.append)
         self.handle(way, subscription, handle)
         self.publish("x")
-        self.wait_until(lambda: closed and closed[0].done())
+        self.wait_until(lambda: "closed" in told)
+        assert (told, errors) == (["acked", "closed"], [])
+        way.result(self.pubsub.close())
+
+    def test_nothing_is_asked_of_the_broker_after_closing_all(self, wait: Wait) -> None:
+        subscription = self.subscribe()
+        topic = self.pubsub.topic("orders")
+        wait(self.pubsub.close())
+        calls: list[Callable[[], Pending[Any]]] = [
+            *(topic.create, topic.exists, topic.delete, topic.metadata, topic.subscriptions),
+            *(subscription.create, subscription.exists, subscription.delete, subscription.metadata, subscription.pull),
+            *(subscription.blocked_keys, subscription.metrics, self.pubsub.topics, self.pubsub.subscriptions),
+            *(lambda: subscription.seek(position=0), lambda: subscription.set_options(ack_deadline=20)),
+            *(lambda: subscription.resume_key("k"), lambda: subscription.skip("k")),
+        ]
+        for call in calls:
+            with pytest.raises(Closed, match="closed"):
+                wait(call())
 
     def test_nothing_works_after_closing_all(self, wait: Wait) -> None:
         subscription = self.subscribe()
@@ -389,6 +443,44 @@ class ClosingAll(HandlersCase):
         assert handled == ["x"]
         with pytest.raises(Closed):
             result(self.pubsub.topic("orders").publish_message(b"x"))
+
+    def test_with_on_a_loop_does_not_wait_for_what_needs_the_loop(self) -> None:
+        """It would wait for ever. It goes on closing all the same."""
+        subscription = self.subscribe()
+        told: list[str] = []
+
+        async def main() -> None:
+            running, go_on = asyncio.Event(), asyncio.Event()
+
+            async def handle(message: Message) -> None:
+                running.set()
+                await go_on.wait()
+                await message.ack()
+                told.append("acked")
+
+            async def use() -> None:
+                with self.pubsub as pubsub:
+                    subscription.on("message", handle).on("close", lambda: told.append("closed")).open()
+                    await pubsub.topic("orders").publish_message(b"x")
+                    await running.wait()
+
+            with pytest.raises(FailedPrecondition, match="async with"):
+                await use()
+            go_on.set()
+            await asyncio.wait_for(self.pubsub.close(), PATIENCE_SECONDS)
+
+        asyncio.run(main())
+        assert told == ["acked", "closed"]
+
+    def test_with_on_a_loop_is_fine_where_nothing_needs_the_loop(self) -> None:
+        subscription = self.subscribe()
+
+        async def main() -> None:
+            with self.pubsub as pubsub:
+                subscription.on("message", lambda message: message.ack()).open()
+                await pubsub.topic("orders").publish_message(b"x")
+
+        asyncio.run(main())
 
     def test_an_error_inside_with_is_not_swallowed(self) -> None:
         with pytest.raises(ZeroDivisionError), self.pubsub:
@@ -445,6 +537,35 @@ class LoopsThatEndEarly(HandlersCase):
         result(subscription.close())
         assert told == ["closed"]
         assert texts(self.consume(1)) == ["x"]
+
+    @pytest.mark.parametrize("thread", ["its own", "another"])
+    def test_a_loop_that_is_stopped_keeps_nobody_waiting(self, thread: str) -> None:
+        subscription = self.subscribe_ordered()
+        told: list[str] = []
+        self.publish("1", "2", key="k")
+
+        async def handle(_: Message) -> None:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(PATIENCE_SECONDS)
+
+        async def open_here() -> None:
+            subscription.on("message", handle).on("close", lambda: told.append("closed")).open()
+
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(open_here())
+            loop.run_forever()
+            if thread == "its own":
+                result(subscription.close())
+            else:
+                self.in_background(lambda: result(subscription.close())).result(PATIENCE_SECONDS)
+            assert told == ["closed"]
+            assert [(text(m), m.delivery_attempt) for m in self.consume(2)] == [("1", 1), ("2", 1)]
+        finally:
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
 
     def test_what_was_opened_can_be_opened_on_the_next_loop(self) -> None:
         subscription = self.subscribe()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inorder.client.subscription import Subscription
-from inorder.errors import SubscriptionNotFound
+from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
 from inorder.options import FlowControl, RetryPolicy
 from inorder.testing.conformance.pubsub_case import (
@@ -32,6 +32,18 @@ class HandlersCase(PubSubCase):
         """Open a subscription with this function as its handler."""
         subscription.on("message", way.handler(function))
         way.open(subscription)
+
+    def handle_until_told(self, way: Way, subscription: Subscription) -> tuple[threading.Event, threading.Event]:
+        """Open a subscription with a handler that says that it runs, and acks when it is told to go on."""
+        running, go_on = threading.Event(), threading.Event()
+
+        async def handle(message: Message) -> None:
+            running.set()
+            await way.set(go_on)
+            message.ack()
+
+        self.handle(way, subscription, handle)
+        return running, go_on
 
 
 class Handlers(HandlersCase):
@@ -290,7 +302,7 @@ class HandlersThatFail(HandlersCase):
         policy = {"dead_letter_topic": "missing", "max_delivery_attempts": 5}
         subscription = self.subscribe(dead_letter_policy=policy)
         attempts: list[int] = []
-        errors: list[str] = []
+        errors: list[BaseException] = []
 
         def handle(message: Message) -> None:
             attempts.append(message.delivery_attempt)
@@ -299,12 +311,13 @@ class HandlersThatFail(HandlersCase):
             else:
                 message.ack()
 
-        subscription.on("error", lambda error: errors.append(str(error)))
+        subscription.on("error", errors.append)
         self.handle(way, subscription, handle)
         self.publish("x")
         self.wait_until(lambda: errors and self.backlog() == 0)
         assert attempts == [1, 2, 3, 4, 5, 6]
-        assert "Topic not found: missing" in errors[0]
+        assert isinstance(errors[0], FailedPrecondition)
+        assert "Topic not found: missing" in str(errors[0])
 
     def test_a_subscription_that_is_deleted_ends_its_handlers(self, way: Way) -> None:
         subscription = self.subscribe(ack_deadline=self.short_deadline)

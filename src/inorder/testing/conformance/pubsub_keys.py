@@ -227,14 +227,7 @@ class Poison(HandlersCase):
 
     def test_a_key_that_waits_for_a_handler_is_blocked(self, way: Way) -> None:
         subscription = self.subscribe_ordered()
-        running, go_on = threading.Event(), threading.Event()
-
-        async def handle(message: Message) -> None:
-            running.set()
-            await way.set(go_on)
-            message.ack()
-
-        self.handle(way, subscription, handle)
+        running, go_on = self.handle_until_told(way, subscription)
         self.publish("1", "2", "3", key="k")
         self.publish("alone", key="alone")
         self.wait_until(running.is_set)

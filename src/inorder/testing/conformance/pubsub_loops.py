@@ -72,16 +72,47 @@ class Loops(PubSubCase):
             self.wait_until(lambda number=number: len(received) == number + 1)  # type: ignore[misc]
         looping.result(PATIENCE_SECONDS)
 
-    def test_leaving_a_loop_returns_the_rest_at_once_and_without_blame(self, loop: Loop) -> None:
-        subscription = self.subscribe()
-        self.publish("1", "2", "3")
+    @pytest.mark.parametrize("window", [0, 1, 10])
+    def test_what_a_loop_did_not_give_is_there_at_once_when_it_is_left(self, loop: Loop, window: int) -> None:
+        subscription = self.subscribe_ordered(max_outstanding_per_key=window) if window else self.subscribe()
+        self.publish("1", "2", "3", key="k")
 
         def body(message: Message) -> bool:
-            message.ack()
+            result(message.ack())
             return True
 
         loop(subscription, body)
-        assert [(text(m), m.delivery_attempt) for m in self.consume(2)] == [("2", 1), ("3", 1)]
+        [message, *_] = result(subscription.pull(10))
+        assert (text(message), message.delivery_attempt) == ("2", 1)
+
+    def test_what_a_loop_did_not_give_is_there_at_once_after_an_error(self, loop: Loop) -> None:
+        subscription = self.subscribe()
+        self.publish("1", "2", "3")
+
+        def body(_: Message) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            loop(subscription, body)
+        assert [(text(m), m.delivery_attempt) for m in self.pull()] == [("2", 1), ("3", 1)]
+
+    def test_a_loop_leaves_to_others_what_it_does_not_work_on(self, loop: Loop) -> None:
+        subscription = self.subscribe_ordered()
+        self.publish_by_letter(*"abcdefghij")
+        received: list[str] = []
+        go_on = threading.Event()
+
+        def body(message: Message) -> bool:
+            received.append(text(message))
+            assert go_on.wait(PATIENCE_SECONDS)
+            message.ack()
+            return True
+
+        looping = self.in_background(lambda: loop(subscription, body))
+        self.wait_until(lambda: received)
+        assert [*received, *texts(self.pull())] == list("abcdefghij")
+        go_on.set()
+        looping.result(PATIENCE_SECONDS)
 
     def test_the_message_at_which_a_loop_was_left_can_still_be_acked(self, loop: Loop) -> None:
         subscription = self.subscribe_ordered()
