@@ -77,6 +77,7 @@ class SegmentStore:
 
     def _clean_up(self, opening: Opening) -> None:
         """Remove what a crash interrupted and what a snapshot has replaced."""
+        self._files.sync()  # the new snapshot's name may not be durable yet, and the old one is to go
         if TEMPORARY in self._files.names():
             self._files.unlink(TEMPORARY)
             self.report.append("removed a snapshot that was being written")

@@ -169,7 +169,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 def journal_of_numbers(disk: FaultyDisk, count: int) -> Iterator[int]:
-    """Appends, syncs and snapshots in a fixed order; says after each sync how many frames are safe."""
+    """Appends, syncs, snapshots and drops in a fixed order; says after each sync how many frames are safe."""
     store = SegmentStore(disk, segment_bytes=300)
     for _ in store.recover().frames:
         pass
@@ -180,6 +180,8 @@ def journal_of_numbers(disk: FaultyDisk, count: int) -> Iterator[int]:
             yield number + 1
         if number % 10 == 9:
             store.save_snapshot([b"%d" % (number + 1)])
+            for part in store.parts()[:-1]:
+                store.drop(part)
     store.close()
 
 
@@ -193,12 +195,37 @@ def test_the_power_may_go_at_every_single_change_of_the_disk() -> None:
             with pytest.raises(PowerCut):
                 synced.extend(journal_of_numbers(disk, 25))
             disk.restart()
-            store = SegmentStore(disk, segment_bytes=300)
-            recovered = store.recover()
-            covered = int(recovered.snapshot or b"0")
-            bodies = [body for _, body in recovered.frames]
-            assert bodies == [b"frame %d" % number for number in range(covered, covered + len(bodies))]
-            assert covered + len(bodies) >= synced[-1], f"change {change}, seed {seed}"
+            assert numbers_in(disk) >= synced[-1], f"change {change}, seed {seed}"
+
+
+def numbers_in(disk: FaultyDisk) -> int:
+    """How many frames of a journal of numbers are there, all of them in order."""
+    recovered = SegmentStore(disk, segment_bytes=300).recover()
+    covered = int(recovered.snapshot or b"0")
+    bodies = [body for _, body in recovered.frames]
+    assert bodies == [b"frame %d" % number for number in range(covered, covered + len(bodies))]
+    return covered + len(bodies)
+
+
+def test_the_power_may_go_at_every_change_that_recovers_a_killed_journal() -> None:
+    whole = FaultyDisk(0)
+    list(journal_of_numbers(whole, 20))
+    # The last changes: a part is begun, a second snapshot replaces the first, parts are dropped.
+    for killed_at in range(whole.changes - 20, whole.changes + 1):
+        for seed in range(20):
+            for change in range(1, 100):
+                disk = FaultyDisk(seed, Faults(power_cut_at=killed_at), sector_bytes=16)
+                synced = [0]
+                with pytest.raises(PowerCut):
+                    synced.extend(journal_of_numbers(disk, 20))
+                disk.kill(Faults(power_cut_at=change))
+                try:
+                    numbers_in(disk)
+                except PowerCut:
+                    disk.restart()
+                    assert numbers_in(disk) >= synced[-1], f"killed at {killed_at}, {change=}, {seed=}"
+                else:
+                    break  # recovery makes no more changes than that
 
 
 def test_bytes_that_a_failed_sync_left_in_the_cache_only_are_not_believed() -> None:

@@ -78,3 +78,40 @@ def test_a_write_beyond_the_limit_of_the_process_is_short_and_then_an_error(tmp_
     assert [body for _, body in store.recover().frames] == [b"x" * 700] * 13
     assert store.report == [f"cut {10_000 - 32 - 13 * 724} bytes of an incomplete frame at the end of 00000001.log"]
     store.close()
+
+
+ENDLESS = """
+import sys
+from inorder.journal.files import Folder
+from inorder.journal.segments import SegmentStore
+store = SegmentStore(Folder(sys.argv[1]), segment_bytes=20_000)
+recovered = store.recover()
+number = int(recovered.snapshot or 0) + sum(1 for _ in recovered.frames)
+while True:
+    number += 1
+    store.append([b"%d " % number * 50])
+    store.sync()
+    print(number, flush=True)
+    if number % 37 == 0:
+        store.save_snapshot([b"%d" % number])
+        for part in store.parts()[:-1]:
+            store.drop(part)
+"""
+
+
+def test_a_killed_process_leaves_all_that_it_answered_for(tmp_path: Path) -> None:
+    answered = 0
+    for kill in range(6):
+        with subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in range(10 + 31 * kill):
+                answered = int(process.stdout.readline())
+            process.kill()
+            answered = int([answered, *process.stdout.read().split(b"\n")[:-1]][-1])
+        store = SegmentStore(Folder(tmp_path), segment_bytes=20_000)
+        recovered = store.recover()
+        covered = int(recovered.snapshot or b"0")
+        bodies = [body for _, body in recovered.frames]
+        assert bodies == [b"%d " % number * 50 for number in range(covered + 1, covered + 1 + len(bodies))]
+        assert answered <= covered + len(bodies) <= answered + 1
+        store.close()
