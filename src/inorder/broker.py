@@ -18,14 +18,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, Timer
+from inorder.commits import Commits, Group, Sync
 from inorder.core.events import Decision, Event, Published
 from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SubscriptionNotFound
+from inorder.journal import Location
+from inorder.journal.journal import SNAPSHOT_BYTES, Journal
+from inorder.journal.opener import JournalKind, open_journal
 from inorder.message import (
     ATTRIBUTES,
     DATA,
@@ -51,6 +56,8 @@ Report = Callable[[str], None]
 MIN_TIME_SECONDS = -62_135_596_800
 MAX_TIME_SECONDS = 253_402_300_800
 
+SYNC_SECONDS = 0.1  # with sync="interval": what a crash of the machine may cost
+
 _log = logging.getLogger(__name__)
 
 
@@ -75,10 +82,19 @@ class MessageQueue:
     _instance: MessageQueue | None = None
     _instance_lock = threading.Lock()
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        clock: Clock = SYSTEM_CLOCK,
+        journal: Journal | None = None,
+        *,
+        sync: Sync = "commit",
+        sync_seconds: float = SYNC_SECONDS,
+    ) -> None:
         self.clock = clock
-        self._state = State(epoch=os.urandom(5).hex() + "-")
         self._lock = threading.Lock()
+        epoch = os.urandom(5).hex() + "-"
+        self._journal = journal
+        self._commits: Commits | None = None  # None: nothing is written down
         self._watchers: dict[str, list[Watch]] = {}
         self._to_wake: set[str] = set()  # watched subscriptions that may have more to give
         self._to_call: list[Wake] = []  # once the lock is free
@@ -88,7 +104,48 @@ class MessageQueue:
         self._timer: Timer | None = None
         self._timer_us = inf
         self._closed = ""  # why it takes no more calls
+        self._failure: InorderError | None = None  # of the journal
+        if journal is None:
+            self._state = State(epoch)
+        else:
+            self._state = self._recovered(journal, epoch)
+            self._commits = Commits(journal, self._lock, sync, sync_seconds, self._committed, self._stop)
+            self._on_timer()  # somebody may be due
         _all.add(self)
+
+    def _recovered(self, journal: Journal, epoch: str) -> State:
+        try:
+            book = journal.recover()
+            for ledger in book.subscriptions.values():
+                ledger.calm(self.clock.now_us())
+            return State(epoch, book, journal.history)
+        except BaseException:
+            journal.close()  # so that somebody can look at it
+            raise
+        finally:
+            for sentence in journal.store.report:
+                _log.warning("%s", sentence)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        journal: JournalKind = "segments",
+        sync: Sync = "commit",
+        sync_seconds: float = SYNC_SECONDS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> MessageQueue:
+        """A broker whose memory is a folder: it goes on where the last one stopped, however that stopped.
+
+        One process owns the folder at a time. `sync` says when an answer is given: "commit" when it is
+        on disk, "interval" when it is written, and synced every `sync_seconds`, "none" when it is
+        written, and the operating system may take its time.
+        """
+        if sync not in get_args(Sync):
+            raise InvalidArgument(f"sync: one of {', '.join(map(repr, get_args(Sync)))}, not {sync!r}")
+        check_number("sync_seconds", sync_seconds, above=0, up_to=3600)
+        return cls(clock, open_journal(folder, journal), sync=sync, sync_seconds=sync_seconds)
 
     @classmethod
     def get_instance(cls) -> MessageQueue:
@@ -177,10 +234,21 @@ class MessageQueue:
 
         With a full subscription that says `when_full="block"`, waits until there is room.
         """
-        return self.submit(topic, batch_of(messages)).result()
+        answer = self._submit(topic, batch_of(messages))
+        self._lead(answer)
+        return answer.result()
 
     def submit(self, topic: str, batch: Batch) -> Pending[list[str]]:
-        """Publish checked messages, as columns; the answer waits while a subscription that blocks is full."""
+        """Publish checked messages, as columns.
+
+        The answer waits until they are durable, and before that while a subscription that blocks is full.
+        """
+        answer = self._submit(topic, batch)
+        if self._commits is not None:
+            self._commits.soon()
+        return answer
+
+    def _submit(self, topic: str, batch: Batch) -> Pending[list[str]]:
         calls: Sequence[Wake] = ()
         try:
             with self._lock:
@@ -188,9 +256,14 @@ class MessageQueue:
                 try:
                     if self._blocked and topic in self._blocked:
                         raise NoRoom(f"others wait to publish to {topic!r}")
-                    return Pending.of(self._publish(topic, batch, now_us))
-                except NoRoom:
+                    ids = self._publish(topic, batch, now_us)
+                    if self._commits is None:
+                        return Pending.of(ids)
                     answer: Pending[list[str]] = Pending()
+                    self._commits.answer(answer, ids)
+                    return answer
+                except NoRoom:
+                    answer = Pending()
                     self._blocked.setdefault(topic, deque()).append((batch, answer))
                     return answer
                 finally:
@@ -217,6 +290,8 @@ class MessageQueue:
         A gap record on the way is told to `on_gap` and acked; it is no message.
         """
         check_whole("max_messages", max_messages)
+        if self._commits is not None:
+            self._write_what_is_due()
         messages: list[Message] = []
         while len(messages) < max_messages:
             taken = self.take(subscription, max_messages - len(messages))
@@ -284,17 +359,22 @@ class MessageQueue:
     def ack(self, ack_id: str | Iterable[str]) -> None:
         """The message is done. `InvalidAckId` names those that are not, or no longer, leased."""
         self._by_ack_id(ack_id, lambda name, leases: self.settle(name, leases, ()))
+        self._wait_until_durable()
 
     def nack(self, ack_id: str | Iterable[str]) -> None:
         """The message failed and comes again, in its place, after the backoff of the retry policy."""
         self._by_ack_id(ack_id, lambda name, leases: self.settle(name, (), leases))
+        self._wait_until_durable()
 
     def modify_ack_deadline(self, ack_id: str | Iterable[str], seconds: float) -> None:
         """The lease ends `seconds` from now; 0 is a nack. Any number of times."""
         self._by_ack_id(ack_id, lambda name, leases: self.extend(name, leases, seconds))
 
     def settle(self, subscription: str, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
-        """Ack and nack leases by number, each at most once; returns those that were over already."""
+        """Ack and nack leases by number, each at most once; returns those that were over already.
+
+        `durable` tells when the others are not only done but written down.
+        """
         calls: Sequence[Wake] = ()
         try:
             with self._lock:
@@ -441,6 +521,12 @@ class MessageQueue:
             calls = self._end_turn()
         for call in calls:
             call()
+        if self._commits is not None and self._journal is not None:
+            self._commits.close()
+            if self._journal.unsaved and self._failure is None:
+                with suppress(InorderError):
+                    self._save()
+            self._journal.close()
 
     # -- a turn ------------------------------------------------------------------------------------
 
@@ -452,20 +538,33 @@ class MessageQueue:
         as going through here would cost them a tenth.
         """
         calls: Sequence[Wake] = ()
+        durable: Pending[None] | None = None
         try:
             with self._lock:
                 now_us = self._begin_turn()
                 try:
-                    return self._decided(decide(self._state, now_us), subscription)
+                    decision = decide(self._state, now_us)
+                    reply = self._decided(decision, subscription)
+                    if self._commits is not None and decision[1]:
+                        durable = self._commits.durable()
                 finally:
                     calls = self._end_turn()
         finally:
             for call in calls:
                 call()
+        if durable is not None:
+            self._lead(durable)
+            durable.result()
+        return reply
+
+    def _lead(self, answer: Pending[Any]) -> None:
+        """Bring about an answer that waits for the disk, unless it waits for room: then others will."""
+        if self._commits is not None:
+            self._commits.lead(answer)
 
     def _begin_turn(self) -> int:
         if self._closed:
-            raise Closed(self._closed)
+            raise self._failure or Closed(self._closed)
         now_us = self.clock.now_us()
         if self._state.due_us <= now_us:
             while due := self._state.due(now_us):
@@ -489,9 +588,90 @@ class MessageQueue:
         for event in events:
             if type(event) is Published and (event.refused or self._full):
                 self._log_full(event)
-        for subscription in self._state.reveal():
+        if self._commits is None:
+            self._reveal()
+        elif events:
+            self._commits.add(events, self._serial_of)
+
+    def _reveal(self, count: int | None = None) -> None:
+        for subscription in self._state.reveal(count):
             if subscription.name in self._watchers:
                 self._to_wake.add(subscription.name)
+
+    def _serial_of(self, topic: str) -> int:
+        return self._state.topics[topic].serial
+
+    # -- what is written down ----------------------------------------------------------------------
+
+    def durable(self) -> Pending[None]:
+        """Done when all is written down that has happened until now. At once where nothing is written."""
+        if self._commits is None:
+            return Pending.of(None)
+        with self._lock:
+            durable = self._commits.durable()
+        self._commits.soon()
+        return durable
+
+    def _wait_until_durable(self) -> None:
+        if self._commits is not None:
+            with self._lock:
+                durable = self._commits.durable()
+            self._commits.lead(durable)
+            durable.result()
+
+    def _write_what_is_due(self) -> None:
+        """What time has brought about may be what somebody is about to pull: dead letters, for instance."""
+        assert self._commits is not None
+        with self._lock:
+            self._begin_turn()
+            calls = self._end_turn()
+            waiting, durable = self._commits.waiting(), self._commits.durable()
+        for call in calls:
+            call()
+        if waiting:
+            self._commits.lead(durable)
+
+    def _committed(self, group: Group, location: Location) -> None:
+        """A group of turns is on disk: what was published by them becomes visible."""
+        assert self._journal is not None
+        with self._lock:
+            self._journal.written(location, group.stored)
+            self._reveal(group.hidden)
+            calls = self._end_turn()
+        for call in calls:
+            call()
+        if self._journal.unsaved >= SNAPSHOT_BYTES:
+            self._save()
+
+    def _save(self) -> None:
+        """Spare the next start from reading all that is written, and drop what nobody needs any more."""
+        assert self._journal is not None
+        assert self._commits is not None
+        with self._lock:
+            if self._commits.waiting():
+                return  # the books would be ahead of the journal: after the next group, then
+            book = self._state.book()
+            finish = self._journal.snapshot(book)
+        finish()
+        with self._lock:
+            self._journal.compact(book, self.clock.now_us())
+
+    def _stop(self, failure: InorderError) -> None:
+        """The journal has failed: nobody is told anything any more that may not be true."""
+        _log.critical("the broker stops: %s", failure)
+        with self._lock:
+            self._failure = failure
+            self._closed = str(failure)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._to_wake.clear()
+            calls = [watch.wake for watchers in self._watchers.values() for watch in watchers]
+            calls += [
+                partial(answer.set_exception, failure) for waiting in self._blocked.values() for _, answer in waiting
+            ]
+            self._blocked.clear()
+        for call in calls:
+            call()
 
     def _log_full(self, event: Published) -> None:
         """Say once that a subscription is full, and again only after it had room meanwhile."""
@@ -501,7 +681,7 @@ class MessageQueue:
                 self._full.remove(name)
             if refused and name not in self._full:
                 self._full.add(name)
-                limits = subscription.options.queue_limits
+                limits = subscription.limits
                 _log.warning(
                     "subscription %r reached its queue capacity (%s messages, %s bytes): it misses %d message(s)",
                     name, limits.max_messages, limits.max_bytes, len(refused),
@@ -531,7 +711,12 @@ class MessageQueue:
             while waiting:
                 batch, answer = waiting[0]
                 try:
-                    self._to_call.append(partial(answer.set_result, self._publish(topic, batch, now_us)))
+                    ids = self._publish(topic, batch, now_us)
+                    if self._commits is None:
+                        self._to_call.append(partial(answer.set_result, ids))
+                    else:
+                        self._commits.answer(answer, ids)
+                        self._to_call.append(self._commits.soon)
                 except NoRoom:
                     break
                 except InorderError as error:
@@ -553,6 +738,8 @@ class MessageQueue:
             self._timer, self._timer_us = None, inf
         with suppress(Closed):
             self._turn(lambda *_: (None, (), ()))
+        if self._commits is not None:
+            self._commits.soon()
 
     def _leave_to_parent(self) -> None:
         self._lock = threading.Lock()  # a thread that is not here may hold the other one, in mid-turn
@@ -601,7 +788,7 @@ class _Source:
         except InorderError as error:
             answer.set_exception(error)
         else:
-            answer.set_result(None)
+            self._broker.durable().hand_to(answer)
 
 
 def _takes_any(subscription: Subscription, records: Iterable[Record], refused: Collection[int]) -> bool:

@@ -269,7 +269,7 @@ class SubscriptionOptions(_OtherSpellings):
     flow_control: FlowControl | None = None  # None: the broker hands out whatever is asked for
     message_retention_duration: float = 7 * DAY_SECONDS
     retain_acked_messages: bool = False
-    queue_limits: QueueLimits = QueueLimits()
+    queue_limits: QueueLimits | None = None  # None: `QueueLimits()` in memory, no limits on disk
     on_poison: OnPoison = "dead_letter"
     max_outstanding_per_key: int = 1
     filter: str = ""
@@ -283,7 +283,7 @@ class SubscriptionOptions(_OtherSpellings):
         _nested(self, "retry_policy", RetryPolicy)
         _nested(self, "dead_letter_policy", DeadLetterPolicy)
         _nested(self, "flow_control", FlowControl)
-        _nested(self, "queue_limits", QueueLimits, optional=False)
+        _nested(self, "queue_limits", QueueLimits)
         check_number("message_retention_duration", self.message_retention_duration, above=0, up_to=31 * DAY_SECONDS)
         _flag("retain_acked_messages", self.retain_acked_messages)
         _choice("on_poison", self.on_poison, OnPoison)

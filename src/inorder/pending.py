@@ -98,6 +98,10 @@ class Pending(Generic[T]):
         self.add_done_callback(finished)
         return followed
 
+    def hand_to(self, other: Pending[T]) -> None:
+        """Give another one the same result or error, when it is there."""
+        self.add_done_callback(lambda done: other._settle_by(done.result))
+
     def done(self) -> bool:
         return self._value is not _UNSET or self._error is not None
 

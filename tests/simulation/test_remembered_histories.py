@@ -78,7 +78,9 @@ class RememberingMachine(BrokerMachine):
             records = self.histories[serial].records if serial in self.histories else []
             old = [record[POSITION] for record in records if record[STORED_US] < oldest_us]
             ledger.done = ledger.done.union((position, position + 1) for position in old)
-            ledger.gaps = {position: reason for position, reason in ledger.gaps.items() if position not in old}
+            for position in old:
+                ledger.gaps.pop(position, None)
+                ledger.failures.pop(position, None)
 
     @invariant()
     def it_comes_back_as_it_was(self) -> None:

@@ -20,6 +20,7 @@ ROWS = (
     ("errors", "message", "metadata", "options", "clock", "pending"),
     ("core", "patterns"),
     ("journal",),
+    ("commits",),
     ("broker", "pool"),
     ("transport",),
     ("client",),

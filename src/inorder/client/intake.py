@@ -242,12 +242,17 @@ class Intake:
         self._lanes.done(done)
 
     def _send_answers(self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]]) -> None:
-        failed: InorderError | None = None
-        over: Sequence[int] = ()
-        try:
-            over = self._deliveries.settle(list(acks), list(nacks))
-        except InorderError as error:
-            failed = error
+        settled = self._deliveries.settle(list(acks), list(nacks))
+        if settled.done():
+            self._sent(acks, nacks, settled)
+        else:
+            settled.add_done_callback(lambda done: self._sent(acks, nacks, done))
+
+    def _sent(
+        self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]], settled: Pending[list[int]]
+    ) -> None:
+        failed = settled.exception()
+        over = settled.result() if failed is None else ()
         if over:
             self._keep_leases()  # where one was lost, others may have been
         if nacks:

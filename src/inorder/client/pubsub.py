@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
@@ -20,6 +22,8 @@ class PubSub:
 
     - `None`: the in-memory broker that this whole process shares;
     - `"memory:"`: an in-memory broker of its own, gone when it is closed;
+    - `"file:./data"` or a `pathlib.Path`: a broker whose memory is that folder, which one process owns at
+      a time; `"file:./data?journal=sqlite&sync=interval"` chooses how it is kept;
     - a `MessageQueue`: that one, for instance with a manual clock.
 
     Use it with `with` or `async with`, or call `close`.
@@ -83,4 +87,26 @@ def _transport(target: MessageQueue | str | Path | None) -> Transport:
         return EmbeddedTransport(target, owned=False)
     if target == "memory:":
         return EmbeddedTransport(MessageQueue(), owned=True)
-    raise InvalidArgument(f'target: None, "memory:" or a MessageQueue, not {target!r}')
+    if isinstance(target, Path):
+        return EmbeddedTransport(MessageQueue.open(target), owned=True)
+    if str(target).startswith("file:"):
+        return EmbeddedTransport(_open(str(target)), owned=True)
+    raise InvalidArgument(f'target: None, "memory:", "file:FOLDER", a path or a MessageQueue, not {target!r}')
+
+
+def _open(target: str) -> MessageQueue:
+    """A durable broker by its address: `file:./data`, with options as in `file:./data?journal=sqlite&sync=interval`."""
+    folder, _, query = target.removeprefix("file:").partition("?")
+    if not folder:
+        raise InvalidArgument(f"target: a folder after 'file:', as in 'file:./data', not {target!r}")
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in ("journal", "sync", "sync_seconds"):
+            raise InvalidArgument(f"target {target!r}: unknown option {name!r}; there are journal, sync, sync_seconds")
+        options[name] = value
+    if "sync_seconds" in options:
+        try:
+            options["sync_seconds"] = float(options["sync_seconds"])
+        except ValueError:
+            raise InvalidArgument(f"sync_seconds: a number, not {options['sync_seconds']!r}") from None
+    return MessageQueue.open(unquote(folder), **options)

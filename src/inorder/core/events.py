@@ -93,6 +93,7 @@ class DeadLettered(NamedTuple):
 
     subscription: str
     records: Sequence[Record]
+    ordered: bool  # whether there is order to keep here, and so a gap in the key of each
 
 
 class KeyResumed(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from inorder.clock import MICROSECONDS
 from inorder.core.events import (
     Acked,
     DeadLettered,
@@ -166,6 +167,16 @@ class Ledger:
             self._fresh.clear()
         return self.done
 
+    def calm(self, now_us: int) -> None:
+        """Let nobody wait longer than a backoff can last: the clock may have been set back meanwhile."""
+        policy = self.options.retry_policy
+        latest_us = now_us + round((policy.maximum_backoff if policy else 0) * MICROSECONDS)
+        self.holds = {
+            key: hold if hold.until_us is None else Hold(hold.position, min(hold.until_us, latest_us))
+            for key, hold in self.holds.items()
+        }
+        self.waits = {position: Wait(w.key, min(w.until_us, latest_us)) for position, w in self.waits.items()}
+
     def at(self, now_us: int) -> Ledger:
         """The same without what time has made meaningless, for comparing and for writing down."""
         self.sorted_done()
@@ -236,8 +247,8 @@ class Book:
                         self.subscriptions[event.subscription].failed(
                             back.key, back.failures, back.until_us, back.waits_for, key_of(back)
                         )
-                case DeadLettered(name, records):
-                    self.subscriptions[name].dead_lettered(*gaps_and_gone(records, self.subscriptions[name].options))
+                case DeadLettered(name):
+                    self.subscriptions[name].dead_lettered(*gaps_and_gone(event))
                 case KeyResumed(name, key):
                     self.subscriptions[name].resumed(key)
                 case HeadSkipped(name, key):
@@ -279,10 +290,8 @@ def missed_of(records: Iterable[Record], refused: frozenset[int]) -> Missed:
     return missed
 
 
-def gaps_and_gone(records: Iterable[Record], options: SubscriptionOptions) -> tuple[list[int], list[int]]:
-    """Of messages that were given up: those that leave a gap in their key, and those that leave nothing."""
-    gaps: list[int] = []
-    gone: list[int] = []
-    for record in records:
-        (gaps if options.enable_message_ordering and record[KEY] else gone).append(record[POSITION])
+def gaps_and_gone(event: DeadLettered) -> tuple[list[int], list[int]]:
+    """The positions of messages that leave a gap in their key, and of those that leave nothing."""
+    gaps = [record[POSITION] for record in event.records if event.ordered and record[KEY]]
+    gone = [record[POSITION] for record in event.records if not (event.ordered and record[KEY])]
     return gaps, gone

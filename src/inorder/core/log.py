@@ -70,6 +70,7 @@ class Log:
     def __init__(self, history: History) -> None:
         self.history = history
         self.next_position = 0
+        self.stored_us = 0  # when the latest message was stored; no later one is stored before
         self.visible = 0  # what lies before may be delivered; what lies behind is not durable yet
         self.retention_us = 0  # 0: nothing is kept; the longest that the topic or a subscription asks for
 

@@ -149,20 +149,22 @@ class State:
             raise TopicNotFound(topic_name) from None
         keys, data, attributes, sizes = batch
         first, count = topic.next_position, len(keys)
+        stored_us = max(now_us, topic.stored_us)  # a clock may have been set back
         if count == 1:
             size = sizes[0]
-            records = [(first, keys[0], data[0], attributes[0], now_us, size, now_us)]
+            records = [(first, keys[0], data[0], attributes[0], now_us, size, stored_us)]
         elif not count:
             return first, (), ()
         else:  # columns become rows in C, without a step of the interpreter per message
             size = sum(sizes)
             positions = range(first, first + count)
-            records = list(zip(positions, keys, data, attributes, repeat(now_us), sizes, repeat(now_us)))
+            records = list(zip(positions, keys, data, attributes, repeat(now_us), sizes, repeat(stored_us)))
         refused = NOBODY
         for subscription in topic.subscriptions.values():
             if (
                 subscription.backlog_messages + count > subscription.max_messages
                 or subscription.backlog_bytes + size > subscription.max_bytes
+                or (subscription.limited and self._hidden)
             ):
                 refused = self._decide_refused(topic, records)
                 break
@@ -172,11 +174,17 @@ class State:
         """Who misses which of these messages because it is full; or an error, if it must not miss any."""
         refused: dict[str, frozenset[int]] = {}
         for subscription in topic.subscriptions.values():
-            positions = subscription.decide_room(records)
-            if positions and subscription.options.queue_limits.when_full == "drop":
+            coming = [
+                record
+                for hidden_topic, hidden, _, missed in self._hidden
+                for record in hidden
+                if hidden_topic is topic and record[POSITION] not in missed.get(subscription.name, ())
+            ]
+            positions = subscription.decide_room(records, coming)
+            if positions and subscription.limits.when_full == "drop":
                 refused[subscription.name] = positions
             elif positions:
-                _refuse(subscription)
+                _refuse(subscription, bool(coming))
         return refused
 
     # -- messages out ------------------------------------------------------------------------------
@@ -228,7 +236,7 @@ class State:
             return [], (_new(Acked, (name, leases, held.records(leases))),), ()
         except LookupError:
             out, over = held.split(leases)
-            return over, (Acked(name, out, held.records(out)),), ()
+            return over, (Acked(name, out, held.records(out)),) if out else (), ()
 
     def nack(self, name: str, leases: Sequence[int], now_us: int) -> Decision[list[int]]:
         """The reply lists the leases that are over already; the others come again all the same."""
@@ -258,7 +266,7 @@ class State:
         return [
             Failed(subscription.name, returns, len(leases), 0, expired, now_us),
             published,
-            DeadLettered(subscription.name, poison),
+            DeadLettered(subscription.name, poison, subscription.ordered),
         ], self._without_audience(published)
 
     def _decide_dead_letters(self, subscription: Subscription, poison: list[Record], now_us: int) -> Published:
@@ -267,7 +275,7 @@ class State:
         assert policy is not None
         topic = self.topic(policy.dead_letter_topic)
         records: list[Record] = [
-            (position, key, data, attributes, publish_us, size, now_us)
+            (position, key, data, attributes, publish_us, size, max(now_us, topic.stored_us))
             for position, (_, key, data, attributes, publish_us, size, _) in enumerate(
                 sorted(poison, key=_position), topic.next_position
             )
@@ -357,7 +365,9 @@ class State:
         """What must be remembered of all this."""
         book = Book(self._serial)
         for t in self.topics.values():
-            book.topics[t.name] = TopicLedger(t.name, t.serial, t.id_prefix, t.options, t.created_us, t.next_position)
+            book.topics[t.name] = TopicLedger(
+                t.name, t.serial, t.id_prefix, t.options, t.created_us, t.next_position, t.stored_us
+            )
         for subscription in self.subscriptions.values():
             book.subscriptions[subscription.name] = subscription.ledger()
         return book
@@ -367,6 +377,7 @@ class State:
         for t in book.topics.values():
             topic = Topic(t.name, t.serial, t.id_prefix, t.options, t.created_us, self._history(t.serial))
             topic.next_position = topic.visible = t.next_position
+            topic.stored_us = t.stored_us
             self.topics[t.name] = topic
         for ledger in book.subscriptions.values():
             self._restore_subscription(ledger)
@@ -389,17 +400,20 @@ class State:
         for event in events:
             _APPLY[type(event)](self, event)
 
-    def reveal(self) -> list[Subscription]:
-        """Let subscribers see what was published: call it when that is as durable as it will get."""
+    def reveal(self, count: int | None = None) -> list[Subscription]:
+        """Let subscribers see what was published, or the first so many batches of it.
+
+        Call it when that is as durable as it will get.
+        """
         touched: list[Subscription] = []
-        for topic, records, size, refused in self._hidden:
+        for topic, records, size, refused in self._hidden if count is None else self._hidden[:count]:
             for subscription in topic.subscriptions.values():
                 subscription.absorb(records, size, refused.get(subscription.name) if refused else None)
                 if subscription.wake_us == inf:
                     self._set_alarm(subscription)
                 touched.append(subscription)
             topic.visible = records[-1][0] + 1
-        self._hidden.clear()
+        del self._hidden[:count]
         return touched
 
     def _topic_created(self, event: TopicCreated) -> None:
@@ -462,6 +476,7 @@ class State:
         name, records, size, refused = event
         topic = self.topics[name]
         topic.next_position = records[-1][0] + 1
+        topic.stored_us = records[-1][6]
         if topic.retention_us:
             topic.keep(records)
         self._hidden.append((topic, records, size, refused))
@@ -500,9 +515,9 @@ def _check_dead_letters(topic: str, options: SubscriptionOptions) -> None:
         raise InvalidArgument(f"dead_letter_topic: another topic than the subscription's own, not {topic!r}")
 
 
-def _refuse(subscription: Subscription) -> None:
+def _refuse(subscription: Subscription, more_is_coming: bool) -> None:
     """A full queue that may not drop: the publisher waits or is refused."""
-    limits = subscription.options.queue_limits
+    limits = subscription.limits
     if limits.when_full == "error":
         raise QueueFull(
             subscription.name,
@@ -510,7 +525,7 @@ def _refuse(subscription: Subscription) -> None:
             f"its limits are {limits.max_messages} messages and {limits.max_bytes} bytes",
         )
     # A batch larger than the whole queue would wait for ever: it is let in when the queue is empty.
-    if subscription.backlog_messages:
+    if subscription.backlog_messages or more_is_coming:
         raise NoRoom(f"subscription {subscription.name!r} is full")
 
 

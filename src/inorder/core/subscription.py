@@ -27,7 +27,7 @@ from inorder.core.ranges import Ranges, runs
 from inorder.errors import KeyNotBlocked
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record
 from inorder.metadata import BlockedKey, Counters, Metrics
-from inorder.options import FlowControl, SubscriptionOptions
+from inorder.options import FlowControl, QueueLimits, SubscriptionOptions
 
 SWEEP_US = 60 * MICROSECONDS  # how often messages that nobody pulls are looked at for their age
 READ_AHEAD = 10_000  # messages that wait in memory where all of them can be read again
@@ -59,7 +59,6 @@ class Subscription:
         self._log = log
         self.cursor = log.next_position  # what lies before it was taken in from the log
         self._lagging = False  # the log has more that was not taken in, because enough waits here
-        self._read_ahead = READ_AHEAD if log.history.complete else inf
         self._skip = Ranges()  # what is done of that, and need not be read
         self._to_come: Ledger | None = None  # what is known of messages that were not read yet
         self._cold = 0  # messages that wait without their data
@@ -91,9 +90,12 @@ class Subscription:
         if self._flow is not None:
             self.out_bytes = self._size_out()
         self.matches: Callable[..., bool] | None = compile_filter(options.filter) if options.filter else None
-        limits = options.queue_limits
+        unlimited = QueueLimits(max_messages=None, max_bytes=None)
+        self.limits = limits = options.queue_limits or (unlimited if self._log.history.complete else QueueLimits())
         self.max_messages = inf if limits.max_messages is None else limits.max_messages
         self.max_bytes = inf if limits.max_bytes is None else limits.max_bytes
+        self.limited = self.max_messages != inf or self.max_bytes != inf
+        self._read_ahead = READ_AHEAD if self._log.history.complete and not self.limited else inf
         self.ordered = options.enable_message_ordering
         self.windowed = self.ordered and options.max_outstanding_per_key > 1
         self._plain = self._is_plain()
@@ -124,10 +126,14 @@ class Subscription:
 
     # -- what comes in -----------------------------------------------------------------------------
 
-    def decide_room(self, records: Sequence[Record]) -> frozenset[int]:
-        """The positions that do not fit any more; the first of a batch come first."""
-        messages_left = self.max_messages - self.backlog_messages
-        bytes_left = self.max_bytes - self.backlog_bytes
+    def decide_room(self, records: Sequence[Record], coming: Sequence[Record] = ()) -> frozenset[int]:
+        """The positions that do not fit any more; the first of a batch come first.
+
+        `coming` was published before and is not visible yet: it needs its room all the same.
+        """
+        ahead = [record for record in coming if record[POSITION] >= self.cursor and self._matches(record)]
+        messages_left = self.max_messages - self.backlog_messages - len(ahead)
+        bytes_left = self.max_bytes - self.backlog_bytes - sum(map(_size, ahead))
         refused: set[int] = set()
         for record in records:
             if self.matches is not None and not self._matches(record):
@@ -687,10 +693,11 @@ class Subscription:
         self.cursor = self._skip.end_at(0)
         self._lagging = self.cursor < self._log.visible
         self._note_failures(ledger.failures)
-        # Who waits must be known at once, and so must be what lies before it.
-        last = max(ledger.until_us(), default=-1)
+        # Who waits must be known at once, and so must be what lies before it; and where limits are to be
+        # kept, all that there is.
+        last = inf if self.limited else max(ledger.until_us(), default=-1)
         records: list[Record] = []
-        while self._lagging and (self.cursor <= last or self.max_messages != inf or self.max_bytes != inf):
+        while self._lagging and (self.cursor <= last or len(records) < self._read_ahead):
             records += self._read_on()
         self._take_in(records)
         self._plain = self._is_plain()

@@ -30,7 +30,7 @@ from inorder.errors import (
 )
 from inorder.message import Gap, Message
 from inorder.metadata import BlockedKey, Counters, Metrics
-from inorder.options import SubscriptionOptions
+from inorder.options import QueueLimits, SubscriptionOptions
 from inorder.pending import Pending
 
 CLEARED_WITHIN_US = 60 * MICROSECONDS  # the specification's period of cleaning up
@@ -140,6 +140,10 @@ class SubscriptionModel:
     def ordered(self) -> bool:
         return self.options.enable_message_ordering
 
+    @property
+    def limits(self) -> QueueLimits:
+        return self.options.queue_limits or QueueLimits()
+
     def key_of(self, item: Item) -> str:
         """The key that puts this item in order; "" if none does."""
         return item.stored.key if self.ordered else ""
@@ -189,7 +193,7 @@ class SubscriptionModel:
 
     def refused(self, batch: Iterable[Stored]) -> list[Stored]:
         """Those that find no room: the first that does not fit, and all behind it."""
-        limits = self.options.queue_limits
+        limits = self.limits
         count, size = self.backlog()
         wanted = [stored for stored in batch if self.matches(stored.attributes)]
         for index, stored in enumerate(wanted):
@@ -202,7 +206,7 @@ class SubscriptionModel:
 
     def accept(self, batch: Iterable[Stored], now_us: int) -> None:
         batch = list(batch)
-        refused = self.refused(batch) if self.options.queue_limits.when_full == "drop" else []
+        refused = self.refused(batch) if self.limits.when_full == "drop" else []
         for stored in batch:
             if not self.matches(stored.attributes):
                 continue
@@ -651,10 +655,10 @@ class BrokerModel:
             return Problem(TopicNotFound)
         batch = self._as_stored(self.topics[topic], messages)
         full = [subscription for subscription in self.subscriptions_of(topic) if subscription.refused(batch)]
-        if any(subscription.options.queue_limits.when_full == "error" for subscription in full):
+        if any(subscription.limits.when_full == "error" for subscription in full):
             return Problem(QueueFull)
         # A batch larger than the whole queue is let in when that is empty.
-        return Problem(waits=any(one.options.queue_limits.when_full == "block" and one.messages() for one in full))
+        return Problem(waits=any(one.limits.when_full == "block" and one.messages() for one in full))
 
     def _store(self, topic: str, waiting: Waiting) -> None:
         batch, ids = self._as_stored(self.topic(topic), waiting.messages), waiting.answer.result()
@@ -784,7 +788,7 @@ class BrokerModel:
             for position, old in enumerate((item.stored for item in in_order), topic.next_position)
         ]
         for audience in self.subscriptions_of(topic.name):
-            waits_for_ever = audience.options.queue_limits.when_full == "block" and not audience.messages()
+            waits_for_ever = audience.limits.when_full == "block" and not audience.messages()
             if audience.refused(batch) and not waits_for_ever:
                 return False
         for item in letters:

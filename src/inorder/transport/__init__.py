@@ -36,8 +36,8 @@ class Deliveries(Protocol):
         Raises `SubscriptionNotFound` once the subscription is deleted.
         """
 
-    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
-        """Answer for leases, each once; returns those that were over already."""
+    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
+        """Answer for leases, each once; the reply, once that is durable, is those that were over already."""
 
     def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
         """Keep leases for so long from now; returns those that were over already."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from inorder.broker import MessageQueue
-from inorder.errors import Closed
+from inorder.errors import Closed, InorderError
 from inorder.message import Batch, Gap, Message, Source
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
 from inorder.options import SubscriptionOptions, TopicOptions
@@ -125,8 +125,13 @@ class EmbeddedDeliveries:
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
         return self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
 
-    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
-        return self._broker.settle(self._subscription, acks, nacks)
+    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
+        try:
+            over = self._broker.settle(self._subscription, acks, nacks)
+        except InorderError as error:
+            return Pending.failed(error)
+        durable = self._broker.durable()
+        return Pending.of(over) if durable.done() else durable.map(lambda _: over)
 
     def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
         return self._broker.extend(self._subscription, leases, seconds)

@@ -62,7 +62,31 @@ def test_what_was_given_up_is_not_stored() -> None:
     assert queue.pull("worker", 10) == []
 
 
-@pytest.mark.parametrize("target", ["", "memory", "redis://localhost", 7, Path("data"), MessageQueue])
+@pytest.mark.parametrize(
+    "target", ["", "memory", "redis://localhost", 7, "file:", "file:x?jurnal=sqlite", MessageQueue]
+)
 def test_an_unknown_target_is_refused(target: Any) -> None:
     with pytest.raises(InvalidArgument, match="target"):
         PubSub(target)
+
+
+@pytest.mark.parametrize("query", ["journal=files", "sync=always", "sync_seconds=soon", "sync_seconds=0"])
+def test_a_file_target_with_a_wrong_option_is_refused(tmp_path: Path, query: str) -> None:
+    with pytest.raises(InvalidArgument, match=query.split("=", maxsplit=1)[0]):
+        PubSub(f"file:{tmp_path}/data?{query}")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_brings_back_what_was_published(tmp_path: Path) -> None:
+    for target in (tmp_path / "segments", f"file:{tmp_path}/sqlite?journal=sqlite&sync=interval&sync_seconds=0.01"):
+        with PubSub(target) as pubsub:
+            topic = pubsub.topic("orders").create().result()
+            topic.subscription("worker").create(enable_message_ordering=True).result()
+            message_id = topic.publish_message(b"1", ordering_key="k", attributes={"a": "b"}).result()
+        with PubSub(target) as pubsub:
+            [message] = pubsub.subscription("worker").pull(10).result()
+            assert (message.id, message.data, message.ordering_key) == (message_id, b"1", "k")
+            assert message.attributes == {"a": "b"}
+            message.ack().result()
+        with PubSub(target) as pubsub:
+            assert pubsub.subscription("worker").pull(10).result() == []

@@ -1,0 +1,165 @@
+"""Writes what a broker decides to its journal, many turns at once, and says when it is durable.
+
+What comes while one group is being written waits for the next, so the busier it is, the more turns
+share a sync. Whoever waits for an answer writes the group itself if nobody else does: to hand it to
+another thread and to be woken by it would cost as much as the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Any, Literal
+
+from inorder.core.events import Event
+from inorder.errors import InorderError
+from inorder.journal import Location
+from inorder.journal.codec import Stored
+from inorder.journal.journal import Journal
+from inorder.pending import Pending
+
+Sync = Literal["commit", "interval", "none"]
+
+
+class Group:
+    """What is written and answered together."""
+
+    def __init__(self) -> None:
+        self.body: list[bytes] = []
+        self.stored: list[Stored] = []
+        self.hidden = 0  # batches that subscribers may see once this is durable
+        self.durable: Pending[None] = Pending()
+        self.answers: list[Pending[Any]] = []
+        self.values: list[Any] = []
+
+
+class Commits:
+    """The groups of one broker. Who writes holds `_writing`, and then, for moments, the broker's lock."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        lock: threading.Lock,
+        sync: Sync,
+        interval_seconds: float,
+        committed: Callable[[Group, Location], None],
+        failed: Callable[[InorderError], None],
+    ) -> None:
+        self._journal = journal
+        self._lock = lock
+        self._sync = sync
+        self._interval_seconds = interval_seconds
+        self._committed = committed
+        self._failed = failed
+        self._group = Group()
+        self._writing = threading.Lock()
+        self._changed = threading.Condition()
+        self._asked = self._stopping = False
+        self._idle = 0
+        self._sync_at: float | None = None  # when what was written must be synced
+        self._failure: InorderError | None = None
+
+    # -- with the broker's lock held ---------------------------------------------------------------
+
+    def add(self, events: Iterable[Event], serial_of: Callable[[str], int]) -> None:
+        """These have happened: they will be written with the next group."""
+        body, stored = self._journal.encode(events, serial_of)
+        group = self._group
+        group.body += body
+        group.stored += stored
+        group.hidden += len(stored)
+
+    def answer(self, answer: Pending[Any], value: object) -> None:
+        """Give this answer when all is durable that was added until now."""
+        self._group.answers.append(answer)
+        self._group.values.append(value)
+
+    def waiting(self) -> bool:
+        """Whether something was added that is not written yet."""
+        return bool(self._group.body)
+
+    def durable(self) -> Pending[None]:
+        """Done when all is durable that was added until now."""
+        return self._group.durable
+
+    # -- without it --------------------------------------------------------------------------------
+
+    def soon(self) -> None:
+        """Somebody will ask for an answer: have the group written."""
+        if self._asked:
+            return
+        with self._changed:
+            self._asked = True
+            if self._idle:
+                self._changed.notify()
+            elif not self._stopping:  # the others write, or an answer that they gave makes them wait for this one
+                threading.Thread(target=self._run, name="inorder-journal", daemon=True).start()
+
+    def lead(self, answer: Pending[Any]) -> None:
+        """Write the group that this answer waits for, unless somebody else does so meanwhile."""
+        if not answer.done():
+            self._write()
+
+    def close(self) -> None:
+        """Write what is left and stop."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._write()
+
+    def _write(self) -> None:
+        with self._writing:
+            with self._lock:
+                group, self._group = self._group, Group()
+            if self._failure is None and group.body:
+                self._write_down(group)
+            failure = self._failure
+        # Answers may run other people's code, which may publish again: so nothing is held here.
+        if failure is None:
+            Pending.set_results(group.answers, group.values)
+            group.durable.set_result(None)
+        else:
+            for answer in (*group.answers, group.durable):
+                answer.set_exception(failure)
+
+    def _write_down(self, group: Group) -> None:
+        try:
+            location = self._journal.write(group.body, sync=self._sync == "commit")
+            self._committed(group, location)
+        except InorderError as error:
+            self._fail(error)
+        if self._sync == "interval" and self._sync_at is None:
+            self._sync_at = monotonic() + self._interval_seconds
+            self.soon()  # somebody must see to it
+
+    def _run(self) -> None:
+        while not self._stopping:
+            with self._changed:
+                if not self._asked and not self._stopping:
+                    self._idle += 1
+                    self._changed.wait(None if self._sync_at is None else max(self._sync_at - monotonic(), 0))
+                    self._idle -= 1
+                if not self._asked and self._idle:
+                    break  # one that waits is enough
+                asked, self._asked = self._asked, False
+            if asked:
+                self._write()
+            self._sync_in_time()
+
+    def _sync_in_time(self) -> None:
+        """With `sync="interval"`: what was written is synced some time after the first of it was."""
+        if self._sync != "interval":
+            return
+        with self._writing:
+            if self._sync_at is None or self._sync_at > monotonic() or self._failure is not None:
+                return
+            self._sync_at = None
+            try:
+                self._journal.sync()
+            except InorderError as error:
+                self._fail(error)
+
+    def _fail(self, error: InorderError) -> None:
+        self._failure = error
+        self._failed(error)

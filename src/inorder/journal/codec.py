@@ -1,0 +1,327 @@
+"""Events as bytes. What was published is kept in columns, so that reading them costs no step per message.
+
+A frame's body is a row of entries, each with its kind and its length. Two kinds are as frequent as
+messages and have a layout of their own; the rest is JSON, which a person can read.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import accumulate, pairwise, repeat
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from inorder.core.events import (
+    Acked,
+    DeadLettered,
+    Elapsed,
+    Event,
+    Failed,
+    Failure,
+    HeadSkipped,
+    KeyResumed,
+    Published,
+    Sought,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionUpdated,
+    TopicCreated,
+    TopicDeleted,
+)
+from inorder.core.holds import Hold
+from inorder.core.ledger import Book, Ledger, Missed, TopicLedger, Wait, gaps_and_gone, key_of, missed_of, positions_of
+from inorder.core.ranges import Ranges
+from inorder.errors import FailedPrecondition
+from inorder.message import DATA, POSITION, STORED_US, Gap, Record
+from inorder.options import SubscriptionOptions, TopicOptions, build
+
+# Kinds of entries. A number is never given another meaning.
+PUBLISHED = 1
+ACKED = 2
+OTHER = 3
+
+_ENTRY = struct.Struct("<BI")  # kind, length of what follows
+# Topic, first position, messages, stored, bytes as limits count them; the lengths of: keys, data,
+# attributes (0: none has any), who missed what (0: nobody); whether publish times are given one by one.
+_PUBLISHED = struct.Struct("<IQIqQIIIIB")
+_ACKED = struct.Struct("<HIB")  # length of the name, positions, whether they are one run (then only its first is given)
+
+_data = itemgetter(DATA)
+_position = itemgetter(POSITION)
+
+
+class Batch(NamedTuple):
+    """A published batch as it stands in a frame; its messages are read only where somebody wants them."""
+
+    serial: int  # of its topic
+    first: int
+    messages: int
+    stored_us: int
+    size: int
+    missed: Mapping[str, Missed]
+    columns: memoryview
+    lengths: tuple[int, int, int]  # of keys, data and attributes
+    own_times: bool
+
+    def records(self) -> list[Record]:
+        """The messages, as they were."""
+        keys_length, data_length, attributes_length = self.lengths
+        offsets = 4 * (self.messages + 1)
+        key_offsets = self.columns[:offsets].cast("I").tolist()
+        data_offsets = self.columns[offsets : 2 * offsets].cast("I").tolist()
+        start = 2 * offsets
+        keys = _slices(bytes(self.columns[start : start + keys_length]), key_offsets)
+        start += keys_length
+        blob = bytes(self.columns[start : start + data_length])
+        start += data_length
+        data = [blob[begin:end] for begin, end in pairwise(data_offsets)]
+        attributes: Iterable[Any] = repeat(None)
+        sizes = [d + k for d, k in zip(map(len, data), _lengths(key_offsets), strict=True)]
+        if attributes_length:
+            attributes, extra = json.loads(bytes(self.columns[start : start + attributes_length]))
+            sizes = [size + more for size, more in zip(sizes, extra, strict=True)]
+            start += attributes_length
+        times: Iterable[int] = repeat(self.stored_us)
+        if self.own_times:
+            times = array("q", bytes(self.columns[start : start + 8 * self.messages]))
+        positions = range(self.first, self.first + self.messages)
+        return list(zip(positions, keys, data, attributes, times, sizes, repeat(self.stored_us)))
+
+
+def _slices(joined: bytes, offsets: list[int]) -> list[str]:
+    if joined.isascii():
+        text = joined.decode()
+        return [text[begin:end] for begin, end in pairwise(offsets)]
+    return [joined[begin:end].decode() for begin, end in pairwise(offsets)]
+
+
+def _lengths(offsets: list[int]) -> Iterator[int]:
+    return (end - begin for begin, end in pairwise(offsets))
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """What an index needs to know of a published batch."""
+
+    serial: int  # of its topic
+    first: int
+    size: int
+    stored_us: int
+
+
+def encode(events: Iterable[Event], serial_of: Callable[[str], int]) -> tuple[list[bytes], list[Stored]]:
+    """The body of a frame, in pieces, and what is published in it. `serial_of` knows topics by their names."""
+    pieces: list[bytes] = []
+    stored: list[Stored] = []
+    for event in events:
+        if isinstance(event, Published):
+            serial, first = serial_of(event.topic), event.records[0]
+            pieces += _published(event, serial)
+            stored.append(Stored(serial, first[POSITION], event.size, first[STORED_US]))
+        elif isinstance(event, Acked):
+            pieces += _acked(event)
+        elif not isinstance(event, Elapsed):  # time passes without being written down
+            body = _json(_other(event))
+            pieces += (_ENTRY.pack(OTHER, len(body)), body)
+    return pieces, stored
+
+
+def _published(event: Published, serial: int) -> Iterable[bytes]:
+    _, records, size, refused = event
+    positions, keys, data, attributes, publish_times, sizes, stored_times = zip(*records, strict=True)
+    count, stored_us = len(records), stored_times[0]
+    joined = "".join(keys).encode()
+    # One character is one byte in most keys; where it is not, each has to be looked at.
+    key_lengths = map(len, keys) if len(joined) == sum(map(len, keys)) else map(len, map(str.encode, keys))
+    key_offsets = array("I", accumulate(key_lengths, initial=0))
+    data_offsets = array("I", accumulate(map(len, data), initial=0))
+    some = b""
+    if any(attributes):
+        plain = map(sum, zip(map(len, data), _lengths(key_offsets.tolist()), strict=True))
+        some = _json((attributes, [size - known for size, known in zip(sizes, plain, strict=True)]))
+    times = b"" if set(publish_times) == {stored_us} else array("q", publish_times).tobytes()
+    missed = _json({name: missed_of(records, refused[name]) for name in refused}) if refused else b""
+    blob = b"".join(data)
+    header = _PUBLISHED.pack(
+        serial, positions[0], count, stored_us, size, len(joined), len(blob), len(some), len(missed), bool(times)
+    )
+    columns = (key_offsets.tobytes(), data_offsets.tobytes(), joined, blob, some, times)
+    length = len(header) + len(missed) + sum(map(len, columns))
+    return (_ENTRY.pack(PUBLISHED, length), header, missed, *columns)
+
+
+def _acked(event: Acked) -> Iterable[bytes]:
+    name, _, records = event
+    if Gap in map(type, map(_data, records)):
+        positions = positions_of(records)
+    else:
+        positions = list(map(_position, records))
+    first, count = min(positions), len(positions)
+    is_run = max(positions) - first == count - 1
+    numbers = array("Q", [first] if is_run else positions).tobytes()
+    encoded = name.encode()
+    header = _ACKED.pack(len(encoded), count, is_run)
+    return (_ENTRY.pack(ACKED, len(header) + len(encoded) + len(numbers)), header, encoded, numbers)
+
+
+def _other(event: Event) -> Sequence[Any]:
+    """The name of what happened, and its parts."""
+    match event:
+        case TopicCreated(topic, serial, id_prefix, options, now_us):
+            return "topic_created", topic, serial, id_prefix, asdict(options), now_us
+        case TopicDeleted(topic):
+            return "topic_deleted", topic
+        case SubscriptionCreated(name, topic, serial, options, now_us):
+            return "subscription_created", name, topic, serial, asdict(options), now_us
+        case SubscriptionUpdated(name, options):
+            return "subscription_updated", name, asdict(options)
+        case SubscriptionDeleted(name):
+            return "subscription_deleted", name
+        case Failed():
+            returns = [(b.key, [*b.failures.items()], b.until_us, b.waits_for, key_of(b)) for b in event.returns]
+            return "failed", event.subscription, returns
+        case DeadLettered():
+            return "dead_lettered", event.subscription, *gaps_and_gone(event)
+        case KeyResumed(name, key):
+            return "key_resumed", name, key
+        case HeadSkipped(name, key):
+            return "head_skipped", name, key
+        case Sought(name, position, replay_from):
+            return "sought", name, position, replay_from
+    raise TypeError(f"no way to write down {event!r}")
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def entries(body: bytes) -> Iterator[tuple[int, memoryview]]:
+    """The entries of a frame: their kinds and what is in them."""
+    view, start = memoryview(body), 0
+    while start < len(view):
+        kind, length = _ENTRY.unpack_from(view, start)
+        start += _ENTRY.size
+        yield kind, view[start : start + length]
+        start += length
+
+
+def batch(entry: memoryview) -> Batch:
+    """A published batch, its messages still as columns."""
+    serial, first, count, stored_us, size, keys, data, attributes, missed, own_times = _PUBLISHED.unpack_from(entry)
+    start = _PUBLISHED.size + missed
+    told: Mapping[str, Missed] = {}
+    if missed:
+        told = {
+            name: Missed(*positions) for name, positions in json.loads(bytes(entry[_PUBLISHED.size : start])).items()
+        }
+    return Batch(serial, first, count, stored_us, size, told, entry[start:], (keys, data, attributes), bool(own_times))
+
+
+def replay(body: bytes, book: Book, names: dict[int, str]) -> list[Stored]:
+    """Repeat a frame's events in the books; returns what was published. `names` are those of topics by serial."""
+    published: list[Stored] = []
+    for kind, entry in entries(body):
+        if kind == PUBLISHED:
+            found = batch(entry)
+            book.published(names[found.serial], found.first, found.messages, found.stored_us, found.missed)
+            published.append(Stored(found.serial, found.first, found.size, found.stored_us))
+        elif kind == ACKED:
+            length, count, is_run = _ACKED.unpack_from(entry)
+            start = _ACKED.size + length
+            positions = array("Q", bytes(entry[start:])).tolist()
+            name = str(entry[_ACKED.size : start], "utf-8")
+            book.subscriptions[name].acked(range(positions[0], positions[0] + count) if is_run else positions)
+        elif kind == OTHER:
+            _replay_other(json.loads(bytes(entry)), book, names)
+        else:
+            raise _unknown(f"of kind {kind}")
+    return published
+
+
+def _replay_other(parts: list[Any], book: Book, names: dict[int, str]) -> None:
+    match parts:
+        case ["topic_created", topic, serial, id_prefix, options, now_us]:
+            names[serial] = topic
+            book.topic_created(TopicCreated(topic, serial, id_prefix, build(TopicOptions, options), now_us))
+        case ["topic_deleted", topic]:
+            book.topic_deleted(TopicDeleted(topic))
+        case ["subscription_created", name, topic, serial, options, now_us]:
+            checked = build(SubscriptionOptions, options)
+            book.subscription_created(SubscriptionCreated(name, topic, serial, checked, now_us))
+        case ["subscription_updated", name, options]:
+            book.subscription_updated(SubscriptionUpdated(name, build(SubscriptionOptions, options)))
+        case ["subscription_deleted", name]:
+            book.subscription_deleted(SubscriptionDeleted(name))
+        case ["failed", name, returns]:
+            for key, failures, until_us, waits_for, of in returns:
+                known = {position: Failure(*failure) for position, failure in failures}
+                book.subscriptions[name].failed(key, known, until_us, waits_for, of)
+        case ["dead_lettered", name, gaps, gone]:
+            book.subscriptions[name].dead_lettered(gaps, gone)
+        case ["key_resumed", name, key]:
+            book.subscriptions[name].resumed(key)
+        case ["head_skipped", name, key]:
+            book.subscriptions[name].skipped(key)
+        case ["sought", name, position, replay_from]:
+            book.subscriptions[name].sought(position, replay_from)
+        case _:
+            raise _unknown(str(parts[:1]))
+
+
+def _unknown(entry: str) -> FailedPrecondition:
+    return FailedPrecondition(f"the journal has an entry {entry}, which this version of inorder does not know")
+
+
+# -- the books -------------------------------------------------------------------------------------
+
+
+def book_to_json(book: Book) -> dict[str, Any]:
+    """The books as plain values."""
+    return {
+        "serial": book.serial,
+        "topics": [asdict(topic) for topic in book.topics.values()],
+        "subscriptions": [_ledger_to_json(ledger) for ledger in book.subscriptions.values()],
+    }
+
+
+def _ledger_to_json(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "name": ledger.name,
+        "topic": ledger.topic,
+        "serial": ledger.serial,
+        "options": asdict(ledger.options),
+        "created_us": ledger.created_us,
+        "detached": ledger.detached,
+        "done": [*ledger.sorted_done()],
+        "gaps": [*ledger.gaps.items()],
+        "failures": [*ledger.failures.items()],
+        "holds": [*ledger.holds.items()],
+        "waits": [*ledger.waits.items()],
+    }
+
+
+def book_from_json(plain: Mapping[str, Any]) -> Book:
+    """The books back from plain values."""
+    book = Book(plain["serial"])
+    for topic in plain["topics"]:
+        book.topics[topic["name"]] = TopicLedger(**{**topic, "options": build(TopicOptions, topic["options"])})
+    for values in plain["subscriptions"]:
+        changed = {
+            "options": build(SubscriptionOptions, values["options"]),
+            "done": Ranges((start, end) for start, end in values["done"]),
+            "gaps": dict(values["gaps"]),
+            "failures": {position: Failure(*failure) for position, failure in values["failures"]},
+            "holds": {key: Hold(*hold) for key, hold in values["holds"]},
+            "waits": {position: Wait(*wait) for position, wait in values["waits"]},
+        }
+        book.subscriptions[values["name"]] = Ledger(**{**values, **changed})
+    return book

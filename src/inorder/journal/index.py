@@ -1,0 +1,113 @@
+"""Where in the journal the messages of a topic stand, and how they are read again.
+
+One entry for many messages: a block is a stretch of frames within one part of the journal. So the
+index of a backlog that is larger than memory is small, and what is read costs one block at least.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from inorder.journal import Location, Part, Store
+from inorder.journal.codec import PUBLISHED, Batch, Stored, batch, entries
+from inorder.message import Record
+
+BLOCK = 64 * 1024  # as locations differ: bytes in segment files, frames in a database
+
+
+class TopicIndex:
+    """The blocks of one topic, ascending. Columns, because there may be many."""
+
+    COLUMNS = ("firsts", "starts", "lasts", "times", "sizes")
+
+    def __init__(self, columns: Sequence[Sequence[int]] = ((), (), (), (), ())) -> None:
+        self.firsts, self.starts, self.lasts, self.times, self.sizes = (array("q", column) for column in columns)
+        # The first position of a block; where its first and its last frame begin; when its first batch
+        # was stored; the bytes of all messages before it.
+        self.size = self.sizes[-1] if self.sizes else 0  # of all messages so far
+
+    def add(self, location: Location, stored: Stored) -> None:
+        """A batch stands in the frame at this location."""
+        if not self.starts or location - self.starts[-1] >= BLOCK:
+            self.firsts.append(stored.first)
+            self.starts.append(location)
+            self.lasts.append(location)
+            self.times.append(stored.stored_us)
+            self.sizes.append(self.size)
+        self.lasts[-1] = location
+        self.size += stored.size
+
+    def within(self, part: Part) -> tuple[int, int]:
+        """The blocks of a part of the journal: the first, and the one behind the last."""
+        return bisect_left(self.starts, part.first), bisect_left(self.starts, part.end)
+
+    def forget(self, part: Part) -> None:
+        """A part of the journal is gone."""
+        first, end = self.within(part)
+        for name in self.COLUMNS:
+            del getattr(self, name)[first:end]
+
+    def columns(self) -> list[list[int]]:
+        return [getattr(self, name).tolist() for name in self.COLUMNS]
+
+
+class JournalHistory:
+    """One topic's messages as a `History`: all of them, on disk."""
+
+    complete = True
+
+    def __init__(self, store: Store, serial: int, index: TopicIndex) -> None:
+        self._store = store
+        self._serial = serial
+        self.index = index
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """The journal keeps them anyway."""
+
+    def forget_before(self, time_us: int) -> None:
+        """The journal is compacted as a whole, when nobody needs a part of it any more."""
+
+    def read(self, first: int, end: int) -> list[Record]:
+        firsts = self.index.firsts
+        for block in range(max(bisect_right(firsts, first) - 1, 0), len(firsts)):
+            if firsts[block] >= end:
+                break
+            records: list[Record] = []
+            for found in self._batches(block):
+                if first < found.first + found.messages and found.first < end:
+                    records += found.records()
+            if wanted := [record for record in records if first <= record[0] < end]:
+                return wanted
+        return []
+
+    def first_since(self, time_us: int) -> int | None:
+        times = self.index.times
+        for block in range(max(bisect_left(times, time_us) - 1, 0), len(times)):
+            for found in self._batches(block):
+                if found.stored_us >= time_us:
+                    return found.first
+        return None
+
+    def size(self, first: int, end: int) -> int:
+        if first >= end:
+            return 0
+        firsts, sizes = self.index.firsts, [*self.index.sizes, self.index.size]
+        begin = max(bisect_right(firsts, first) - 1, 0)
+        return sizes[max(bisect_left(firsts, end), begin)] - sizes[begin]
+
+    def _batches(self, block: int) -> Iterator[Batch]:
+        start, last = self.index.starts[block], self.index.lasts[block]
+        for location, body in self._store.read(start):
+            if location > last:
+                return
+            for kind, entry in entries(body):
+                if kind == PUBLISHED and (found := batch(entry)).serial == self._serial:
+                    yield found
+
+
+def index_from_json(plain: dict[str, Any]) -> dict[int, TopicIndex]:
+    """The indexes of all topics, back from plain values."""
+    return {int(serial): TopicIndex(columns) for serial, columns in plain.items()}

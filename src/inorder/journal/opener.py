@@ -1,0 +1,24 @@
+"""Opens the journal in a folder, of the kind that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from inorder.errors import InvalidArgument
+from inorder.journal import Store
+from inorder.journal.files import Folder
+from inorder.journal.journal import Journal
+from inorder.journal.segments import SegmentStore
+from inorder.journal.sqlite import SqliteStore
+
+JournalKind = Literal["segments", "sqlite"]
+
+
+def open_journal(folder: str | Path, kind: JournalKind = "segments") -> Journal:
+    """The journal in a folder, which is made if it is missing. One owner at a time."""
+    if kind not in get_args(JournalKind):
+        raise InvalidArgument(f"journal: one of {', '.join(map(repr, get_args(JournalKind)))}, not {kind!r}")
+    place = Folder(Path(folder))
+    store: Store = SegmentStore(place) if kind == "segments" else SqliteStore(place)
+    return Journal(store)
