@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import api, broker, core, latency, memory, pull, scaling
+from bench import api, broker, core, durable, latency, memory, pull, scaling
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
 
@@ -31,10 +33,12 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "scaling": scaling.measure,
     "pull": pull.measure,
     "memory": memory.measure,
+    "durable": durable.measure,
 }
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # as at Ctrl-C: what was started is ended first
     arguments = _arguments()
     effort = Effort(arguments.quick, max(5, arguments.repetitions))
     report: dict[str, Any] = {"machine": machine(), "quick": effort.quick, "repetitions": effort.repetitions}
