@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 
@@ -22,7 +22,7 @@ TAKE = """
     RETURNING id, key, data
 """
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 
 class Table:
