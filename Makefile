@@ -9,10 +9,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench soak clean
+.PHONY: help setup run test lint format bench bench-peers soak clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## Create .venv with everything the other targets use (PYTHON=... picks the interpreter)
 	@:
@@ -34,6 +34,10 @@ format: $(READY) ## Rewrite the code in the one format
 
 bench: $(READY) ## Measure
 	@$(BIN)/python -m bench
+
+bench-peers: $(READY) ## Install the clients of the peers of `make bench`, and say which servers are missing
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]' -c constraints.txt
+	@$(BIN)/python -m bench.peers
 
 # One soaking test may take far longer than the limit that catches a hanging one.
 soak: $(READY) ## Search long for an order of events that breaks a promise

@@ -67,14 +67,19 @@ class Row:
     ours: Sequence[float]
     peer: Sequence[float] = ()
     target: Target | None = None
+    missing: str = ""  # what this machine lacks for it
 
     @property
     def ratios(self) -> list[float]:
         """One ratio per repetition: both sides of it were measured in the same moment."""
-        return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)] if self.peer else []
+        if not self.ours or not self.peer:
+            return []
+        return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
 
     @property
     def verdict(self) -> str:
+        if self.missing:
+            return f"missing: {self.missing}"
         if self.target is None:
             return ""
         return "met" if self.target.met_by(self) else "NOT MET"
@@ -90,7 +95,8 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        head = ["", f"ours, {self.unit}", "peer", "ratio", "target", ""]
+        measured = any(row.ours for row in self.rows)
+        head = ["", f"ours, {self.unit}", "peer" if measured else f"peer, {self.unit}", "ratio", "target", ""]
         body = [
             [row.name, spread(row.ours), spread(row.peer), spread(row.ratios), str(row.target or ""), row.verdict]
             for row in self.rows

@@ -1,0 +1,103 @@
+"""The durable broker of inorder as the durable benchmarks use it. All that they know of it is here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.peers import Missing, NewPublisher, NewQueue, Queue
+from bench.workload import OPTIONS, ORDERED, Pair
+from inorder import Message, PubSub, Subscription, Topic
+from inorder.broker import MessageQueue
+
+TOPIC, SUBSCRIPTION = "t", "s"
+
+
+def check() -> None:
+    """`Missing` if there is no durable broker."""
+    _opener()
+
+
+def _opener() -> Callable[[Path], MessageQueue]:
+    opener: Callable[[Path], MessageQueue] | None = getattr(MessageQueue, "open", None)
+    if opener is None:
+        raise Missing("inorder's durable broker")
+    return opener
+
+
+def open_broker(folder: Path) -> MessageQueue:
+    """Open a folder, or make it; everything is back when this returns."""
+    return _opener()(folder)
+
+
+def new_broker(folder: Path) -> MessageQueue:
+    """An empty one, with a topic and its subscription."""
+    broker = open_broker(folder)
+    broker.register_topic(TOPIC)
+    broker.register_subscription(SUBSCRIPTION, TOPIC, ORDERED)
+    return broker
+
+
+def backlog(broker: MessageQueue) -> int:
+    return broker.metrics(SUBSCRIPTION).backlog_messages
+
+
+class Broker:
+    def __init__(self, broker: MessageQueue) -> None:
+        self._broker = broker
+        self._out: list[str] = []
+
+    def publish(self, messages: Sequence[Pair]) -> None:
+        self._broker.publish(TOPIC, [Message(data, ordering_key=key) for key, data in messages])
+
+    def take(self, count: int) -> list[bytes]:
+        messages = self._broker.pull(SUBSCRIPTION, count)
+        self._out = [message.ack_id for message in messages]
+        return [message.data for message in messages]
+
+    def ack(self) -> None:
+        self._broker.ack(self._out)
+
+
+@contextmanager
+def queues() -> Iterator[NewQueue]:
+    check()
+
+    @contextmanager
+    def new() -> Iterator[Queue]:
+        with (
+            TemporaryDirectory(prefix="inorder-bench-") as folder,
+            closing(new_broker(Path(folder, "data"))) as broker,
+        ):
+            yield Broker(broker)
+
+    yield new
+
+
+class Publisher:
+    def __init__(self, topic: Topic, subscription: Subscription) -> None:
+        self._topic = topic
+        self._subscription = subscription
+
+    async def publish(self, key: str, data: bytes) -> None:
+        await self._topic.publish_message(data, ordering_key=key)
+
+    async def stored(self) -> int:
+        return (await self._subscription.metrics()).backlog_messages
+
+
+@contextmanager
+def publishers() -> Iterator[NewPublisher]:
+    check()
+    yield _publisher
+
+
+@asynccontextmanager
+async def _publisher() -> AsyncIterator[Publisher]:
+    """A topic, and a subscription that keeps what is published."""
+    with TemporaryDirectory(prefix="inorder-bench-") as folder:
+        async with PubSub(f"file:{Path(folder, 'data')}") as pubsub:
+            topic = await pubsub.topic(TOPIC).create()
+            yield Publisher(topic, await topic.subscription(SUBSCRIPTION).create(**OPTIONS))
