@@ -29,6 +29,7 @@ class Group:
         self.body: list[bytes] = []
         self.stored: list[Stored] = []
         self.hidden = 0  # batches that subscribers may see once this is durable
+        self.sync = False  # somebody wants to know that it is
         self.durable: Pending[None] = Pending()
         self.answers: list[Pending[Any]] = []
         self.values: list[Any] = []
@@ -57,6 +58,7 @@ class Commits:
         self._changed = threading.Condition()
         self._asked = self._stopping = False
         self._idle = 0
+        self._unsynced = False
         self._sync_at: float | None = None  # when what was written must be synced
         self._failure: InorderError | None = None
 
@@ -72,6 +74,7 @@ class Commits:
 
     def answer(self, answer: Pending[Any], value: object) -> None:
         """Give this answer when all is durable that was added until now."""
+        self._group.sync = True
         self._group.answers.append(answer)
         self._group.values.append(value)
 
@@ -81,6 +84,11 @@ class Commits:
 
     def durable(self) -> Pending[None]:
         """Done when all is durable that was added until now."""
+        self._group.sync = True
+        return self._group.durable
+
+    def written(self) -> Pending[None]:
+        """Done when all is written that was added until now, which the end of this process cannot undo."""
         return self._group.durable
 
     # -- without it --------------------------------------------------------------------------------
@@ -112,7 +120,7 @@ class Commits:
         with self._writing:
             with self._lock:
                 group, self._group = self._group, Group()
-            if self._failure is None and group.body:
+            if self._failure is None and (group.body or (group.sync and self._unsynced)):
                 self._write_down(group)
             failure = self._failure
         # Answers may run other people's code, which may publish again: so nothing is held here.
@@ -124,12 +132,18 @@ class Commits:
                 answer.set_exception(failure)
 
     def _write_down(self, group: Group) -> None:
+        sync = self._sync == "commit" and (group.sync or group.hidden > 0)
         try:
-            location = self._journal.write(group.body, sync=self._sync == "commit")
-            self._committed(group, location)
+            location = self._journal.write(group.body) if group.body else None
+            self._unsynced = True
+            if sync:
+                self._journal.sync()
+                self._unsynced = False
+            if location is not None:
+                self._committed(group, location)
         except InorderError as error:
             self._fail(error)
-        if self._sync == "interval" and self._sync_at is None:
+        if self._unsynced and self._sync != "none" and self._sync_at is None:
             self._sync_at = monotonic() + self._interval_seconds
             self.soon()  # somebody must see to it
 
@@ -148,17 +162,17 @@ class Commits:
             self._sync_in_time()
 
     def _sync_in_time(self) -> None:
-        """With `sync="interval"`: what was written is synced some time after the first of it was."""
-        if self._sync != "interval":
-            return
+        """What was written is synced within the interval after the first of it was."""
         with self._writing:
             if self._sync_at is None or self._sync_at > monotonic() or self._failure is not None:
                 return
             self._sync_at = None
-            try:
-                self._journal.sync()
-            except InorderError as error:
-                self._fail(error)
+            if self._unsynced:
+                self._unsynced = False
+                try:
+                    self._journal.sync()
+                except InorderError as error:
+                    self._fail(error)
 
     def _fail(self, error: InorderError) -> None:
         self._failure = error

@@ -36,7 +36,7 @@ from inorder.core.holds import Hold
 from inorder.core.ledger import Book, Ledger, Missed, TopicLedger, Wait, gaps_and_gone, key_of, missed_of, positions_of
 from inorder.core.ranges import Ranges
 from inorder.errors import FailedPrecondition
-from inorder.message import DATA, POSITION, STORED_US, Gap, Record
+from inorder.message import DATA, POSITION, PUBLISH_US, STORED_US, Gap, Record, to_columns
 from inorder.options import SubscriptionOptions, TopicOptions, build
 
 # Kinds of entries. A number is never given another meaning.
@@ -133,9 +133,15 @@ def encode(events: Iterable[Event], serial_of: Callable[[str], int]) -> tuple[li
 
 
 def _published(event: Published, serial: int) -> Iterable[bytes]:
-    _, records, size, refused = event
-    positions, keys, data, attributes, publish_times, sizes, stored_times = zip(*records, strict=True)
-    count, stored_us = len(records), stored_times[0]
+    _, records, size, refused, columns = event
+    first, publish_us, stored_us = records[0][POSITION], records[0][PUBLISH_US], records[0][STORED_US]
+    times = b""
+    if columns is None:
+        columns = to_columns([(key, data, attributes, size) for _, key, data, attributes, _, size, _ in records])
+        times = array("q", [record[PUBLISH_US] for record in records]).tobytes()
+    elif publish_us != stored_us:
+        times = array("q", [publish_us]).tobytes() * len(records)
+    keys, data, attributes, sizes = columns
     joined = "".join(keys).encode()
     # One character is one byte in most keys; where it is not, each has to be looked at.
     key_lengths = map(len, keys) if len(joined) == sum(map(len, keys)) else map(len, map(str.encode, keys))
@@ -145,15 +151,13 @@ def _published(event: Published, serial: int) -> Iterable[bytes]:
     if any(attributes):
         plain = map(sum, zip(map(len, data), _lengths(key_offsets.tolist()), strict=True))
         some = _json((attributes, [size - known for size, known in zip(sizes, plain, strict=True)]))
-    times = b"" if set(publish_times) == {stored_us} else array("q", publish_times).tobytes()
     missed = _json({name: missed_of(records, refused[name]) for name in refused}) if refused else b""
     blob = b"".join(data)
     header = _PUBLISHED.pack(
-        serial, positions[0], count, stored_us, size, len(joined), len(blob), len(some), len(missed), bool(times)
+        serial, first, len(records), stored_us, size, len(joined), len(blob), len(some), len(missed), bool(times)
     )
-    columns = (key_offsets.tobytes(), data_offsets.tobytes(), joined, blob, some, times)
-    length = len(header) + len(missed) + sum(map(len, columns))
-    return (_ENTRY.pack(PUBLISHED, length), header, missed, *columns)
+    parts = (header, missed, key_offsets.tobytes(), data_offsets.tobytes(), joined, blob, some, times)
+    return (_ENTRY.pack(PUBLISHED, sum(map(len, parts))), *parts)
 
 
 def _acked(event: Acked) -> Iterable[bytes]:

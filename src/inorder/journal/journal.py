@@ -47,15 +47,14 @@ class Journal:
         """What to write of events, and what is published by them."""
         return encode(events, serial_of)
 
-    def write(self, body: list[bytes], *, sync: bool) -> Location:
-        """Append a frame, and make it durable if that is asked for."""
+    def write(self, body: list[bytes]) -> Location:
+        """Append a frame."""
         location = self.store.append(body)
         self.unsaved += sum(map(len, body))
-        if sync:
-            self.store.sync()
         return location
 
     def sync(self) -> None:
+        """Make durable what was written."""
         self.store.sync()
 
     def close(self) -> None:
