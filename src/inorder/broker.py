@@ -754,6 +754,7 @@ class MessageQueue:
 
     def _leave_to_parent(self) -> None:
         self._lock = threading.Lock()  # a thread that is not here may hold the other one, in mid-turn
+        self._commits = self._journal = None  # the parent goes on writing
         self._closed = "the broker did not survive a fork: it is the parent's; make another one in this process"
 
 

@@ -91,7 +91,7 @@ class Journal:
             if not ledger.detached:
                 readers[book.topics[ledger.topic].serial].append(ledger)
         dropped = []
-        for part in self.store.parts():
+        for part in self.store.parts()[:-1]:  # the last one is written to
             needed = (self._needed(part, topic, readers[serial], now_us) for serial, topic in topics.items())
             if part.end > self._saved or any(needed):
                 continue
