@@ -29,7 +29,7 @@ from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SubscriptionNotFound
 from inorder.journal import Location
-from inorder.journal.journal import SNAPSHOT_BYTES, Journal
+from inorder.journal.journal import Journal
 from inorder.journal.opener import JournalKind, open_journal
 from inorder.message import (
     ATTRIBUTES,
@@ -651,7 +651,7 @@ class MessageQueue:
             calls = self._end_turn()
         for call in calls:
             call()
-        if self._journal.unsaved >= SNAPSHOT_BYTES:
+        if self._journal.wants_snapshot():
             self._save()
 
     def _save(self) -> None:

@@ -66,6 +66,9 @@ class Store(Protocol):
     def parts(self) -> list[Part]:
         """The parts in order; the last one is still written to."""
 
+    def part_of(self, location: Location) -> Location:
+        """Where the part begins that a frame lies in. May be asked while the frames are recovered."""
+
     def drop(self, part: Part) -> None:
         """Delete a part whose frames the snapshot stands for, for good."""
 

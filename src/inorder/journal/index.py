@@ -29,9 +29,9 @@ class TopicIndex:
         # was stored; the bytes of all messages before it.
         self.size = self.sizes[-1] if self.sizes else 0  # of all messages so far
 
-    def add(self, location: Location, stored: Stored) -> None:
-        """A batch stands in the frame at this location."""
-        if not self.starts or location - self.starts[-1] >= BLOCK:
+    def add(self, location: Location, stored: Stored, part: Location) -> None:
+        """A batch stands in the frame at this location, in the part that begins there: no block is in two parts."""
+        if not self.starts or self.starts[-1] < part or location - self.starts[-1] >= BLOCK:
             self.firsts.append(stored.first)
             self.starts.append(location)
             self.lasts.append(location)
@@ -49,6 +49,12 @@ class TopicIndex:
         first, end = self.within(part)
         for name in self.COLUMNS:
             del getattr(self, name)[first:end]
+
+    def keep(self, parts: Sequence[Part]) -> None:
+        """No other part of the journal is left."""
+        ends = [0, *(part.end for part in parts)]
+        for before, part in zip(ends, parts, strict=False):
+            self.forget(Part(before, part.first, 0))
 
     def columns(self) -> list[list[int]]:
         return [getattr(self, name).tolist() for name in self.COLUMNS]
@@ -101,11 +107,11 @@ class JournalHistory:
     def _batches(self, block: int) -> Iterator[Batch]:
         start, last = self.index.starts[block], self.index.lasts[block]
         for location, body in self._store.read(start):
-            if location > last:
-                return
             for kind, entry in entries(body):
                 if kind == PUBLISHED and (found := batch(entry)).serial == self._serial:
                     yield found
+            if location >= last:
+                return  # without a look at what follows: that part may be gone
 
 
 def index_from_json(plain: dict[str, Any]) -> dict[int, TopicIndex]:

@@ -226,6 +226,9 @@ class SegmentStore:
             sizes = {**self._sealed, segment_of(end): end & OFFSET_MASK}
         return [Part(first_location(n), n << SEGMENT_SHIFT | size, size) for n, size in sorted(sizes.items())]
 
+    def part_of(self, location: Location) -> Location:
+        return first_location(segment_of(location))
+
     def drop(self, part: Part) -> None:
         number = segment_of(part.first)
         with self._writing:

@@ -153,6 +153,12 @@ class SqliteStore:
             self._check()
             return [*self._sealed.values(), self._last]
 
+    def part_of(self, location: Location) -> Location:
+        with self._busy:
+            if location >= self._last.first:
+                return self._last.first
+            return max(first for first in self._sealed if first <= location)
+
     def drop(self, part: Part) -> None:
         with self._busy:
             self._check()
