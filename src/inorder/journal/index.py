@@ -1,7 +1,7 @@
 """Where in the journal the messages of a topic stand, and how they are read again.
 
-One entry for many messages: a block is a stretch of frames within one part of the journal. So the
-index of a backlog that is larger than memory is small, and what is read costs one block at least.
+One entry for many messages: a block is a stretch of frames, mostly within one part of the journal. So
+the index of a backlog that is larger than memory is small, and what is read costs one block at least.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from inorder.journal import Location, Part, Store
 from inorder.journal.codec import PUBLISHED, Batch, Stored, batch, entries
 from inorder.message import Record
 
-BLOCK = 64 * 1024  # as locations differ: bytes in segment files, frames in a database
-
 
 class TopicIndex:
     """The blocks of one topic, ascending. Columns, because there may be many."""
@@ -29,9 +27,9 @@ class TopicIndex:
         # was stored; the bytes of all messages before it.
         self.size = self.sizes[-1] if self.sizes else 0  # of all messages so far
 
-    def add(self, location: Location, stored: Stored) -> None:
-        """A batch stands in the frame at this location."""
-        if not self.starts or location - self.starts[-1] >= BLOCK:
+    def add(self, location: Location, stored: Stored, block: int) -> None:
+        """A batch stands in the frame at this location; a block is as long as `block`, as locations differ."""
+        if not self.starts or location - self.starts[-1] >= block:
             self.firsts.append(stored.first)
             self.starts.append(location)
             self.lasts.append(location)
@@ -41,8 +39,8 @@ class TopicIndex:
         self.size += stored.size
 
     def within(self, part: Part) -> tuple[int, int]:
-        """The blocks of a part of the journal: the first, and the one behind the last."""
-        return bisect_left(self.starts, part.first), bisect_left(self.starts, part.end)
+        """The blocks with frames in a part of the journal: the first, and the one behind the last."""
+        return bisect_left(self.lasts, part.first), bisect_left(self.starts, part.end)
 
     def forget(self, part: Part) -> None:
         """A part of the journal is gone."""
@@ -101,11 +99,11 @@ class JournalHistory:
     def _batches(self, block: int) -> Iterator[Batch]:
         start, last = self.index.starts[block], self.index.lasts[block]
         for location, body in self._store.read(start):
-            if location > last:
-                return
             for kind, entry in entries(body):
                 if kind == PUBLISHED and (found := batch(entry)).serial == self._serial:
                     yield found
+            if location >= last:
+                return  # before the next frame is looked for, whose part may be dropped
 
 
 def index_from_json(plain: dict[str, Any]) -> dict[int, TopicIndex]:

@@ -63,7 +63,7 @@ class Journal:
     def written(self, location: Location, published: Iterable[Stored]) -> None:
         """Remember where messages stand that were published in the frame at this location."""
         for stored in published:
-            self._indexes.setdefault(stored.serial, TopicIndex()).add(location, stored)
+            self._indexes.setdefault(stored.serial, TopicIndex()).add(location, stored, self.store.block)
 
     def snapshot(self, book: Book) -> Callable[[], None]:
         """Begin to save the books, which stand for all frames until now; the call that is returned finishes it."""
@@ -93,7 +93,7 @@ class Journal:
         dropped = []
         for part in self.store.parts():
             needed = (self._needed(part, topic, readers[serial], now_us) for serial, topic in topics.items())
-            if part.end > self._saved or any(needed):
+            if part.first >= self._saved or any(needed):
                 continue
             self.store.drop(part)
             for index in self._indexes.values():
