@@ -68,7 +68,7 @@ class Journal:
         """Remember where messages stand that were published in the frame at this location."""
         for stored in published:
             index = self._indexes.setdefault(stored.serial, TopicIndex())
-            index.add(location, stored, self.store.part_of(location))
+            index.add(location, stored, self.store.part_of(location), self.store.block)
 
     def wants_snapshot(self) -> bool:
         """Whether the next start would have to read more than it should."""

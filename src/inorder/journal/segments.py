@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from inorder.errors import Closed, FrameDropped, InvalidArgument, JournalDamaged, JournalFailed
-from inorder.journal import SEGMENT_BYTES, Location, Part, Recovered
+from inorder.journal import SEGMENT_BLOCK, SEGMENT_BYTES, Location, Part, Recovered
 from inorder.journal.files import File, Files, write_all
 from inorder.journal.frames import (
     FRAME_HEADER,
@@ -43,6 +43,9 @@ class _Tail(NamedTuple):
 
 class SegmentStore:
     """A `Store` in the files of one folder, which it owns until it is closed."""
+
+    block = SEGMENT_BLOCK
+    outlives_its_process = True
 
     def __init__(self, files: Files, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.report: list[str] = []
