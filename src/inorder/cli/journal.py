@@ -242,8 +242,9 @@ def _repair(given: argparse.Namespace) -> int:
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise InvalidArgument("repair asks before it changes anything: give --yes where nobody can answer")
-    answer = input("Cut the journal at the first damage, and keep a copy of what is changed? [y/N] ")
-    return answer.strip().lower() in ("y", "yes")
+    sys.stdout.flush()
+    print("Cut it at the first damage, and keep a copy? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _tell_ends(folder: Path) -> None:
