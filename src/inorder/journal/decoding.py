@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from inorder.errors import InorderError
 from inorder.journal.codec import ACKED, OTHER, PUBLISHED, Batch, acked, batch, book_from_json, entries, unknown
+from inorder.journal.findings import Meaning
 from inorder.journal.index import index_from_json
 
 # The parts of each event that is kept as JSON, behind its name.
@@ -117,3 +118,6 @@ def _check(found: Batch) -> None:
     attributes = found.attributes()
     if attributes is not None and len(attributes) != found.messages:
         raise ValueError(f"the batch at position {found.first} has attributes of {len(attributes)} messages")
+
+
+MEANING = Meaning(wrong_in_frame, wrong_in_snapshot)

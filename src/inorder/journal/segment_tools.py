@@ -9,7 +9,7 @@ from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.errors import JournalDamaged
 from inorder.journal import Location
 from inorder.journal.files import File, Files, Folder, write_all
-from inorder.journal.findings import Finding, Meter, Progress, Repaired, Verified
+from inorder.journal.findings import Finding, Meaning, Meter, Progress, Repaired, Verified
 from inorder.journal.frames import (
     FILE_HEADER,
     FRAME_HEADER,
@@ -39,16 +39,17 @@ from inorder.journal.layout import (
 from inorder.journal.opening import had_been_durable, was_complete
 
 
-def verify_segments(files: Files, progress: Progress | None = None) -> Verified:
+def verify_segments(files: Files, progress: Progress | None = None, meaning: Meaning | None = None) -> Verified:
     """Read all segments and the snapshot, those before the snapshot included."""
-    looking = _Looking(files, progress)
+    looking = _Looking(files, progress, meaning)
     findings = list(looking.findings())
     return Verified(looking.frames, looking.size, findings)
 
 
 class _Looking:
-    def __init__(self, files: Files, progress: Progress | None) -> None:
+    def __init__(self, files: Files, progress: Progress | None, meaning: Meaning | None) -> None:
         self._files = files
+        self._meaning = meaning
         self._durable = read_head(files)  # before the files, which only grow
         self._found = layout(files)
         self._logs = dict(self._opened())
@@ -77,7 +78,9 @@ class _Looking:
     def _in_snapshot(self) -> Iterator[Finding]:
         if number := self._found.snapshot:
             try:
-                read_snapshot(self._files, number)
+                body = read_snapshot(self._files, number)
+                if self._meaning is not None and (problem := self._meaning.snapshot(body)):
+                    yield Finding(snapshot_name(number), FILE_HEADER, problem, True, 0, 0, meaningless=True)
             except JournalDamaged as damage:
                 size = self._files.open(damage.file).size()
                 yield Finding(damage.file, damage.position, damage.problem, True, size - damage.position, 0)
@@ -104,6 +107,9 @@ class _Looking:
         while start < end:
             try:
                 for location, body in frames_in(file, start, end):
+                    if self._meaning is not None and (problem := self._meaning.frame(body)):
+                        position = location & OFFSET_MASK
+                        yield Finding(log_name(number), position, problem, True, 0, frames, meaningless=True)
                     frames += 1
                     self.frames += 1
                     self._end = location + FRAME_HEADER + len(body)
