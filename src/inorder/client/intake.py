@@ -85,6 +85,7 @@ class Intake:
         self._lost: InorderError | None = None  # why the broker does not know us any more
         self._set_options(SubscriptionOptions())
         self._deliveries = transport.deliveries(subscription, wake, report)
+        self._terms = self._deliveries.terms
         self.id_prefix = self._deliveries.id_prefix
         self.ack_id_prefix = self._deliveries.ack_id_prefix
         self._follow()
@@ -106,7 +107,7 @@ class Intake:
         Raises what keeps the broker from delivering here ever again.
         """
         while True:
-            if self._deliveries.options is not self._options:
+            if self._terms.options is not self._options:
                 self._follow()
             with self._lock:
                 taken = [] if self.stopped else self._lanes.take(count)
@@ -120,7 +121,7 @@ class Intake:
 
     def holds(self, message: Message) -> bool:
         """Whether the lease of a message that was given out is still ours."""
-        if self._deliveries.options is not self._options:
+        if self._terms.options is not self._options:
             self._follow()
         return message._lease in self._held
 
@@ -143,7 +144,7 @@ class Intake:
                     return False
                 alone = not self._held
             messages = self._deliveries.take(count, free, alone, self)
-            if self._deliveries.options is not self._options:
+            if self._terms.options is not self._options:
                 self._follow()
                 messages = self._still_leased(messages)
             with self._lock:
@@ -289,13 +290,13 @@ class Intake:
     @property
     def max_messages(self) -> int:
         """So many may be held at once, by the options in force."""
-        options = self._deliveries.options or self._options
+        options = self._terms.options or self._options
         return (options.flow_control or FlowControl()).max_messages
 
     def _follow(self) -> None:
         """Go by the options that are in force now; what is held by the old rules is extended, or is ours no more."""
         with self._lock:
-            before, options = self._options, self._deliveries.options
+            before, options = self._options, self._terms.options
             if options is before:  # another thread was faster
                 return
             if options is None:
@@ -364,7 +365,7 @@ class Intake:
     def _on_timer(self) -> None:
         """Extend what is being handled or waits here; let go of what nobody will answer any more."""
         self.flush()  # in case that whoever was asked to do so is no more
-        if self._deliveries.options is not self._options:
+        if self._terms.options is not self._options:
             self._follow()
         self._keep_leases()
         with self._lock:
