@@ -197,7 +197,8 @@ class Publisher:
         answered = self._transport.publish(self._topic, batch)
         if not answered.done() or answered.exception() is not None:
             request = Request(batch, [answer])
-            self._unanswered[id(request.answers)] = self._unanswered.pop(id(answer))
+            self._unanswered[id(request.answers)] = request.answers
+            del self._unanswered[id(answer)]
             self._await(request, answered)
             return
         with self._lock:
