@@ -296,6 +296,8 @@ class MessageQueue:
         messages: list[Message] = []
         while len(messages) < max_messages:
             taken = self.take(subscription, max_messages - len(messages))
+            if not self._may_have_gaps(subscription):
+                return messages + taken if messages else taken
             gaps = [message for message in taken if isinstance(message._record[DATA], Gap)]
             if not gaps:
                 return messages + taken if messages else taken
@@ -305,6 +307,10 @@ class MessageQueue:
                 if on_gap is not None:
                     on_gap(gap._record[DATA])
         return messages
+
+    def _may_have_gaps(self, subscription: str) -> bool:
+        subscribed = self._state.subscriptions.get(subscription)
+        return subscribed is None or subscribed.any_gaps()
 
     def take(
         self,

@@ -77,7 +77,8 @@ class Publisher:
         self._collecting: dict[str, list[Collected]] = {}
         self._collected = 0  # messages in all of them
         self._timer: Timer | None = None
-        self._under_way: set[str] = set()  # keys with a request that is not answered
+        self._requests = 0  # that are not answered
+        self._under_way: set[str] = set()  # their keys
         self._behind: dict[str, deque[list[Collected]]] = {}  # batches that wait for their key
         self._paused: set[str] = set()
         self._waiting: deque[Waiting] = deque()  # beyond flow control
@@ -187,6 +188,7 @@ class Publisher:
 
     def _begin(self, entry: Entry, answer: Pending[str]) -> None:
         self._unanswered[id(answer)] = (answer,)
+        self._requests += 1
         self._count(1, entry[3])
         if entry[0]:
             self._under_way.add(entry[0])
@@ -202,11 +204,13 @@ class Publisher:
             self._await(request, answered)
             return
         with self._lock:
+            self._requests -= 1
             self._count(-1, -size)
             self._under_way.discard(key)
-            if self._behind or self._waiting:
+            if self._messages:  # others came meanwhile
                 self._go_on([key])
                 self._let_in()
+                self._send_unless_busy()
         answer.set_result(answered.result()[0])
         del self._unanswered[id(answer)]
 
@@ -262,8 +266,10 @@ class Publisher:
         self._bytes += size
         if len(batch) >= batching.max_messages or not (few or _bytes_of(batch) < batching.max_bytes):
             self._send([self._take_out(key)])
-        elif self._collected >= MAX_REQUEST_MESSAGES or not batching.max_milliseconds:
+        elif self._collected >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
+        elif not batching.max_milliseconds:
+            self._send_unless_busy()
         elif self._timer is None:
             self._set_timer()
 
@@ -288,6 +294,11 @@ class Publisher:
         self._do()
 
     # -- what is under way -------------------------------------------------------------------------
+
+    def _send_unless_busy(self) -> None:
+        """Without a time to wait for others, messages wait only for the request before, and go together then."""
+        if not self._requests and not self._options.batching.max_milliseconds:
+            self._send_collected()
 
     def _send_collected(self) -> None:
         collected, self._collecting = self._collecting, {}
@@ -320,6 +331,7 @@ class Publisher:
         return False
 
     def _note(self, request: Request) -> None:
+        self._requests += 1
         self._under_way |= request.keys
         self._unanswered[id(request.answers)] = request.answers
         self._todo.append(lambda: self._await(request, self._transport.publish(self._topic, request.batch)))
@@ -346,6 +358,7 @@ class Publisher:
     def _answered(self, request: Request, answered: Pending[list[str]]) -> None:
         error = answered.exception()
         with self._lock:
+            self._requests -= 1
             self._under_way -= request.keys
             self._count(-len(request.batch[0]), -request.size)
             if error is None:
@@ -355,6 +368,8 @@ class Publisher:
                 self._todo.append(partial(self._fail, request.answers, error))
                 self._pause(request.keys, error)
             self._let_in()
+            if self._collecting:
+                self._send_unless_busy()
 
     def _go_on(self, keys: Iterable[str]) -> None:
         """Send what waits behind these keys, of each the first batch."""

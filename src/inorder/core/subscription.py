@@ -212,6 +212,10 @@ class Subscription:
         flow = self._flow
         return flow is None or (self.leases.count < flow.max_messages and self.out_bytes < flow.max_bytes)
 
+    def any_gaps(self) -> bool:
+        """Whether a gap record is out or waits."""
+        return self._gaps > 0
+
     def lease(
         self, count: int, now_us: int, consumer: object = None, max_bytes: float = inf, alone: bool = True
     ) -> tuple[int, list[Record]]:
