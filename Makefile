@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+KILLS ?= 500
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint format bench bench-peers soak clean
@@ -40,8 +41,9 @@ bench-peers: $(READY) ## Install the clients of the peers of `make bench`, and s
 	@$(BIN)/python -m bench.peers
 
 # One soaking test may take far longer than the limit that catches a hanging one.
-soak: $(READY) ## Search long for an order of events that breaks a promise
+soak: $(READY) ## Search long for an order of events that breaks a promise (KILLS=... processes are killed)
 	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest --quiet --timeout=0 tests/simulation
+	@KILLS=$(KILLS) $(BIN)/pytest --quiet --timeout=0 tests/integration
 
 clean: ## Remove the environment and all that was generated
 	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -29,7 +29,7 @@ from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SubscriptionNotFound
 from inorder.journal import Location
-from inorder.journal.journal import SNAPSHOT_BYTES, Journal
+from inorder.journal.journal import Journal
 from inorder.journal.opener import JournalKind, open_journal
 from inorder.message import (
     ATTRIBUTES,
@@ -651,7 +651,7 @@ class MessageQueue:
             calls = self._end_turn()
         for call in calls:
             call()
-        if self._journal.unsaved >= SNAPSHOT_BYTES:
+        if self._journal.wants_snapshot():
             self._save()
 
     def _save(self) -> None:
@@ -754,6 +754,7 @@ class MessageQueue:
 
     def _leave_to_parent(self) -> None:
         self._lock = threading.Lock()  # a thread that is not here may hold the other one, in mid-turn
+        self._commits = self._journal = None  # the parent goes on writing
         self._closed = "the broker did not survive a fork: it is the parent's; make another one in this process"
 
 

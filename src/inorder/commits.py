@@ -132,7 +132,8 @@ class Commits:
                 answer.set_exception(failure)
 
     def _write_down(self, group: Group) -> None:
-        sync = self._sync == "commit" and (group.sync or group.hidden > 0)
+        needed = group.sync or group.hidden > 0 or not self._journal.store.outlives_its_process
+        sync = self._sync == "commit" and needed
         try:
             location = self._journal.write(group.body) if group.body else None
             self._unsynced = True

@@ -25,9 +25,8 @@ from inorder.journal.sqlite import SqliteStore
 from inorder.message import Message
 
 folder, kind, acks = sys.argv[1:]
-broker.SNAPSHOT_BYTES = 50_000
 store = {"segments": SegmentStore, "sqlite": SqliteStore}[kind](Folder(folder), segment_bytes=10_000)
-queue = MessageQueue(journal=Journal(store))
+queue = MessageQueue(journal=Journal(store, snapshot_bytes=50_000))
 queue.register_topic("orders")
 queue.register_subscription("billing", "orders")
 position = 0

@@ -44,6 +44,9 @@ class Store(Protocol):
     block: int
     """How far apart, as locations, frames may be that are found and read together."""
 
+    outlives_its_process: bool
+    """Whether what was appended survives the end of the process also before it is synced."""
+
     def recover(self) -> Recovered:
         """What is there. Raises DataLoss, at once or from the frames, and then has changed nothing on disk."""
 
@@ -70,6 +73,9 @@ class Store(Protocol):
 
     def parts(self) -> list[Part]:
         """The parts in order; the last one is still written to."""
+
+    def part_of(self, location: Location) -> Location:
+        """Where the part begins that a frame lies in. May be asked while the frames are recovered."""
 
     def drop(self, part: Part) -> None:
         """Delete a part whose frames the snapshot stands for, for good."""

@@ -28,9 +28,12 @@ class TopicIndex:
         # The first position of a block, and the one behind its last; where its first and its last frame
         # begin; when its first batch was stored; the bytes of its messages.
 
-    def add(self, location: Location, stored: Stored, block: int) -> None:
-        """A batch stands in the frame at this location; a block is as long as `block`, as locations differ."""
-        if not self.starts or location - self.starts[-1] >= block:
+    def add(self, location: Location, stored: Stored, part: Location, block: int) -> None:
+        """A batch stands in the frame at this location, in the part that begins there: no block is in two parts.
+
+        A block is as long as `block`, as locations differ.
+        """
+        if not self.starts or self.starts[-1] < part or location - self.starts[-1] >= block:
             self.firsts.append(stored.first)
             self.ends.append(stored.end)
             self.starts.append(location)
@@ -50,6 +53,12 @@ class TopicIndex:
         first, end = self.within(part)
         for name in self.COLUMNS:
             del getattr(self, name)[first:end]
+
+    def keep(self, parts: Sequence[Part]) -> None:
+        """No other part of the journal is left."""
+        ends = [0, *(part.end for part in parts)]
+        for before, part in zip(ends, parts, strict=False):
+            self.forget(Part(before, part.first, 0))
 
     def columns(self) -> list[list[int]]:
         return [getattr(self, name).tolist() for name in self.COLUMNS]
@@ -105,7 +114,7 @@ class JournalHistory:
                 if kind == PUBLISHED and (found := batch(entry)).serial == self._serial:
                     yield found
             if location >= last:
-                return  # before the next frame is looked for, whose part may be dropped
+                return  # without a look at what follows: that part may be gone
 
 
 def index_from_json(plain: dict[str, Any]) -> dict[int, TopicIndex]:

@@ -22,8 +22,9 @@ SNAPSHOT_BYTES = 64 * 1024 * 1024  # of frames, after which a snapshot spares th
 class Journal:
     """Writes events, knows where messages stand, and brings the books back. The caller keeps threads apart."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, snapshot_bytes: int = SNAPSHOT_BYTES) -> None:
         self.store = store
+        self._snapshot_bytes = snapshot_bytes
         self._indexes: dict[int, TopicIndex] = {}  # of topics, by serial
         self._saved: Location = 0  # the latest snapshot stands for all before
         self.unsaved = 0  # bytes that the next start would have to read beyond the snapshot
@@ -36,6 +37,9 @@ class Journal:
         for location, body in frames:
             self.written(location, replay(body, book, names))
             self.unsaved += len(body)
+        parts = self.store.parts()
+        for index in self._indexes.values():
+            index.keep(parts)  # some may have been dropped after the snapshot was saved
         return book
 
     def history(self, serial: int) -> JournalHistory:
@@ -63,7 +67,12 @@ class Journal:
     def written(self, location: Location, published: Iterable[Stored]) -> None:
         """Remember where messages stand that were published in the frame at this location."""
         for stored in published:
-            self._indexes.setdefault(stored.serial, TopicIndex()).add(location, stored, self.store.block)
+            index = self._indexes.setdefault(stored.serial, TopicIndex())
+            index.add(location, stored, self.store.part_of(location), self.store.block)
+
+    def wants_snapshot(self) -> bool:
+        """Whether the next start would have to read more than it should."""
+        return self.unsaved >= self._snapshot_bytes
 
     def snapshot(self, book: Book) -> Callable[[], None]:
         """Begin to save the books, which stand for all frames until now; the call that is returned finishes it."""
@@ -91,7 +100,7 @@ class Journal:
             if not ledger.detached:
                 readers[book.topics[ledger.topic].serial].append(ledger)
         dropped = []
-        for part in self.store.parts():
+        for part in self.store.parts()[:-1]:  # the last one is written to
             needed = (self._needed(part, topic, readers[serial], now_us) for serial, topic in topics.items())
             if part.first >= self._saved or any(needed):
                 continue

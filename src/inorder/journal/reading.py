@@ -72,6 +72,7 @@ class JournalReader:
     def _start_over(self) -> None:
         self.book = Book()  # what is remembered of all topics and subscriptions
         self.parts: list[Part] = []
+        self._firsts: list[Location] = []  # of the parts
         self.snapshot: tuple[Location, int] | None = None  # the location before which it stands for all, its bytes
         self.at: Location = 0  # all before is known
         self._names: dict[int, str] = {}  # of topics by their serials
@@ -106,6 +107,7 @@ class JournalReader:
 
     def _follow(self) -> None:
         end, unsorted = self.frames.end(), 0
+        self._firsts = [part.first for part in self.frames.parts()]
         for location, body in self.frames.read(self.at, end):
             self._take_in(location, body)
             unsorted += len(body)
@@ -119,8 +121,9 @@ class JournalReader:
             published = replay(body, self.book, self._names)
         except (ValueError, KeyError, TypeError) as error:
             raise self._nonsense(location, "frame", error) from error
+        part = self._firsts[bisect_right(self._firsts, location) - 1] if self._firsts else 0
         for stored in published:
-            self._indexes.setdefault(stored.serial, TopicIndex()).add(location, stored, self._block)
+            self._indexes.setdefault(stored.serial, TopicIndex()).add(location, stored, part, self._block)
 
     def _nonsense(self, location: Location, what: str, error: Exception) -> JournalDamaged:
         return JournalDamaged(str(self.folder), location, f"the {what} cannot be decoded: {error!r}", unit="location")

@@ -56,6 +56,7 @@ class _Looking:
         self.size = sum(file.size() for file in self._logs.values())
         self.frames = 0
         self._meter = Meter(progress, self.size)
+        self._end: Location = 0  # behind the last frame that can be read
 
     def _opened(self) -> Iterator[tuple[int, File]]:
         for number in self._found.logs:
@@ -111,6 +112,7 @@ class _Looking:
                         yield Finding(log_name(number), position, problem, True, 0, frames, meaningless=True)
                     frames += 1
                     self.frames += 1
+                    self._end = location + FRAME_HEADER + len(body)
                     self._meter.add(FRAME_HEADER + len(body))
                 return
             except BadFrame as bad:
@@ -123,7 +125,7 @@ class _Looking:
 
     def _behind_the_end(self) -> Iterator[Finding]:
         last = max(self._logs, default=0)
-        end = last << SEGMENT_SHIFT | self._logs[last].size() if last else 0
+        end = max(self._end, first_location(last)) if last else 0
         if self._durable > end:
             name = log_name(last or segment_of(self._durable))
             yield Finding(name, end & OFFSET_MASK, "frames behind this byte are missing", True, 0, 0)

@@ -50,6 +50,7 @@ class SqliteStore:
     """A `Store` in one SQLite file. One lock for everything: who appends waits for who syncs."""
 
     block = SQLITE_BLOCK
+    outlives_its_process = False  # it rolls back what was not committed
 
     def __init__(self, folder: Folder, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.report: list[str] = []
@@ -154,6 +155,12 @@ class SqliteStore:
         with self._busy:
             self._check()
             return [*self._sealed.values(), self._last]
+
+    def part_of(self, location: Location) -> Location:
+        with self._busy:
+            if location >= self._last.first:
+                return self._last.first
+            return max(first for first in self._sealed if first <= location)
 
     def drop(self, part: Part) -> None:
         with self._busy:

@@ -182,6 +182,18 @@ def test_a_flush_splits_what_is_too_much_for_one_request() -> None:
     assert [len(request) for request in transport.sent()] == [2, 1]
 
 
+def test_a_flush_waits_for_what_is_under_way_and_for_what_waits_behind_it() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=10))
+    for data in (b"1", b"2"):
+        publisher.publish(data, None, "k")
+        flushed = publisher.flush()
+    transport.answer()
+    assert transport.sent() == [[b"1"], [b"2"]]
+    assert not flushed.done()
+    transport.answer()
+    assert flushed.done()
+
+
 def test_many_messages_are_one_request_only_if_they_fit_into_one() -> None:
     publisher, transport = make(
         batching=Batching(max_messages=MAX_REQUEST_MESSAGES),
