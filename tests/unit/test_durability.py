@@ -40,6 +40,16 @@ def test_an_answered_publish_survives_a_power_cut() -> None:
     assert data(on(disk)) == [b"1", b"2"]
 
 
+def test_the_answered_ack_of_a_message_survives_a_power_cut() -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    queue.publish("orders", [Message(b"1"), Message(b"2")])
+    [message] = queue.pull("billing", 1)
+    message.ack().result()
+    disk.restart_without_the_unsynced()
+    assert data(on(disk)) == [b"2"]
+
+
 def test_an_answered_ack_survives_the_end_of_the_process() -> None:
     disk = FaultyDisk(0)
     queue = with_a_topic(disk)
