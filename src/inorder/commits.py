@@ -20,6 +20,7 @@ from inorder.journal.journal import Journal
 from inorder.pending import Pending
 
 Sync = Literal["commit", "interval", "none"]
+IDLE_SECONDS = 1.0  # after which a thread ends, so that a broker that nobody uses has none
 
 
 class Group:
@@ -153,10 +154,11 @@ class Commits:
             with self._changed:
                 if not self._asked and not self._stopping:
                     self._idle += 1
-                    self._changed.wait(None if self._sync_at is None else max(self._sync_at - monotonic(), 0))
+                    wait = IDLE_SECONDS if self._sync_at is None else max(self._sync_at - monotonic(), 0)
+                    self._changed.wait(wait)
                     self._idle -= 1
-                if not self._asked and self._idle:
-                    break  # one that waits is enough
+                if not self._asked and (self._idle or self._sync_at is None):
+                    return  # one that waits is enough, and none while there is nothing to do
                 asked, self._asked = self._asked, False
             if asked:
                 self._write()
