@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from inorder.clock import MICROSECONDS
 
@@ -26,6 +27,7 @@ def moment(time_us: int | None) -> str:
     return "" if time_us is None else f"{_datetime(time_us):%Y-%m-%d %H:%M:%S}"
 
 
+@lru_cache(64)  # those of a batch are mostly the same
 def timestamp(time_us: int) -> str:
     """As it is written for programs, to the microsecond."""
     return _datetime(time_us).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

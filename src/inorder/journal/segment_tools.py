@@ -104,6 +104,7 @@ class _Looking:
         end = number << SEGMENT_SHIFT | file.size()
         start, frames = first_location(number), 0
         behind: list[Location] | None = None
+        doubted: Location = 0
         while start < end:
             try:
                 for location, body in frames_in(file, start, end):
@@ -116,10 +117,14 @@ class _Looking:
                     self._meter.add(FRAME_HEADER + len(body))
                 return
             except BadFrame as bad:
+                lost = had_been_durable(bad.location, file, self._found, self._durable)
+                if lost and bad.location != doubted:  # an owner may have been writing it, and is done by now
+                    doubted = start = bad.location
+                    end = number << SEGMENT_SHIFT | file.size()
+                    continue
                 if behind is None:  # looked for once: a file may have many holes
                     behind = [header.location for header in headers_behind(file, bad.location, end)]
                 start = next((location for location in behind if location > bad.location), end)
-                lost = had_been_durable(bad.location, file, self._found, self._durable)
                 position = bad.location & OFFSET_MASK
                 yield Finding(log_name(number), position, bad.problem, lost, start - bad.location, frames)
 

@@ -4,12 +4,14 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inorder.errors import JournalDamaged, JournalInUse, NotFound
 from inorder.journal import Store
-from inorder.journal.files import Folder
+from inorder.journal.files import File, Folder
+from inorder.journal.segment_tools import verify_segments
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
 from inorder.journal.tools import repair, verify
@@ -108,6 +110,34 @@ def test_every_damaged_place_is_found_with_what_can_be_read_around_it(tmp_path: 
         ("00000002.log", 0, True, 32, 0),
         ("00000003.log", 32 + 2 * FRAME, True, FRAME, 2),
     ]
+
+
+class Racing(Folder):
+    """A folder whose last segment is looked at just when its last frame is being written."""
+
+    def open(self, name: str, *, write: bool = False) -> File:
+        file = super().open(name, write=write)
+        return _Torn(file) if name == "00000003.log" else file
+
+
+class _Torn:
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, position: int, size: int) -> bytes:
+        data = self._file.read(position, size)
+        self._reads += size > 32  # the file header is not what is torn
+        return data[:-10] + bytes(10) if self._reads == 1 else data
+
+
+def test_a_frame_that_is_written_meanwhile_is_no_damage(tmp_path: Path) -> None:
+    written(tmp_path)
+    verified = verify_segments(Racing(tmp_path))
+    assert (verified.frames, verified.findings) == (12, [])
 
 
 def test_a_torn_end_is_found_but_not_called_a_loss(tmp_path: Path) -> None:
