@@ -427,17 +427,18 @@ class MessageQueue:
         # Bytes are several numbers, which is not what anybody means by them.
         if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray):
             raise InvalidArgument(f"ack_id: expected a string, or several, not {type(given).__name__}")
-        ack_ids = list(dict.fromkeys(map(str, given)))
+        ack_ids = list(given)
         invalid: list[str] = []
-        leases: dict[tuple[str, str], list[int]] = {}  # by subscription and prefix
-        if found_all := self._state.find_leases(ack_ids):
-            leases[found_all[0].name, found_all[0].ack_id_prefix] = found_all[1]
-            ack_ids = []
-        for one in ack_ids:
-            if found := self._state.find_lease(one):
-                leases.setdefault((found[0].name, found[0].ack_id_prefix), []).append(found[1])
-            else:
-                invalid.append(one)
+        leases: dict[tuple[str, str], Sequence[int]] = {}  # by subscription and prefix
+        if run := self._state.find_run(ack_ids):
+            leases[run[0].name, run[0].ack_id_prefix] = run[1]
+        else:
+            for one in dict.fromkeys(map(str, ack_ids)):
+                if found := self._state.find_lease(one):
+                    of_one = leases.setdefault((found[0].name, found[0].ack_id_prefix), [])
+                    of_one.append(found[1])  # type: ignore[attr-defined]
+                else:
+                    invalid.append(one)
         for (name, prefix), of_name in leases.items():
             invalid += [f"{prefix}{lease}" for lease in answer(name, of_name)]
         if invalid:

@@ -226,17 +226,13 @@ class State:
             return None
         return subscription, int(number)
 
-    def find_leases(self, ack_ids: list[str]) -> tuple[Subscription, list[int]] | None:
-        """The same for many, if they are all of one subscription, as they mostly are; much cheaper then."""
+    def find_run(self, ack_ids: Sequence[str]) -> tuple[Subscription, range] | None:
+        """The same for many that were granted one after another, as those of a pull were: much cheaper."""
         found = self.find_lease(ack_ids[0]) if ack_ids else None
         if found is None:
             return None
-        prefix = found[0].ack_id_prefix
-        try:
-            leases = [int(ack_id[len(prefix) :]) for ack_id in ack_ids]
-        except ValueError:
-            return None
-        return (found[0], leases) if [f"{prefix}{lease}" for lease in leases] == ack_ids else None
+        prefix, leases = found[0].ack_id_prefix, range(found[1], found[1] + len(ack_ids))
+        return (found[0], leases) if ack_ids == [f"{prefix}{lease}" for lease in leases] else None
 
     def ack(self, name: str, leases: Sequence[int]) -> Decision[list[int]]:
         """Each lease named once. The reply lists those that are over; the others are acked all the same."""
