@@ -126,7 +126,7 @@ def a_dead_letter_without_a_topic_is_lost(patch: pytest.MonkeyPatch) -> None:
         if not poison or policy is None or policy.dead_letter_topic in self.topics:
             return original(self, subscription, leases, now_us, expired=expired)
         failed = Failed(subscription.name, returns, len(leases), 0, expired, now_us)
-        return [failed, DeadLettered(subscription.name, poison)], []
+        return [failed, DeadLettered(subscription.name, poison, subscription.ordered)], []
 
     original = State._decide_failed
     patch.setattr(State, "_decide_failed", decide_failed)

@@ -342,12 +342,10 @@ class ClosingAll(HandlersCase):
         wait(self.pubsub.close())
         assert isinstance(stored.result(), str)
         given_up.append(waiting.result(PATIENCE_SECONDS))
-        assert [type(pending.exception(PATIENCE_SECONDS)) for pending in given_up] == [
-            Closed,
-            KeyPaused,
-            Closed,
-            Closed,
-        ]
+        errors = [pending.exception(PATIENCE_SECONDS) for pending in given_up]
+        assert [type(error) for error in (errors[0], *errors[2:])] == [Closed, Closed, Closed]
+        # The second of the key may have been in the request of the first, or have waited behind it.
+        assert isinstance(errors[1], Closed | KeyPaused)
 
     def test_closing_all_twice_is_closing_it_once(self, way: Way) -> None:
         subscription = self.subscribe()
