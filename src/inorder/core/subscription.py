@@ -236,6 +236,8 @@ class Subscription:
             self._starved = None
         if self._cold:
             taken = self._warm(taken)
+            if not taken:
+                return 0, taken
         first = self.leases.grant(taken, now_us, now_us + self.ack_deadline_us)
         if not self._plain:
             self._note_out(taken, first)
@@ -554,6 +556,9 @@ class Subscription:
         """The record, or what is left of one that is too old: a gap in its key, or nothing."""
         if record[STORED_US] >= now_us - self.retention_us or isinstance(record[DATA], Gap):
             return record
+        return self._outdated(record)
+
+    def _outdated(self, record: Record) -> Record | None:
         self.counters.outdated += 1
         self._forget([record])
         if not self.ordered or not record[KEY]:
@@ -666,7 +671,9 @@ class Subscription:
             while first < end and (records := self._log.history.read(first, end)):
                 read.update((record[POSITION], record) for record in records)
                 first = records[-1][POSITION] + 1
-        return [read[record[POSITION]] if record[DATA] is COLD else record for record in taken]
+        # One that is not there was too old when its part of the journal was dropped, and the clock was set back since.
+        warm = (read.get(r[POSITION]) or self._outdated(r) if r[DATA] is COLD else r for r in taken)
+        return [record for record in warm if record is not None]
 
     def _lag(self) -> int:
         """How many messages of the log were not taken in; a filter may leave some of them out."""
