@@ -59,7 +59,7 @@ class History:
         self.clock = ManualClock()
         journal = Journal(SegmentStore(FaultyDisk(seed)))
         self.frames: list[list[bytes]] = []
-        self.books: list[Book] = []
+        self.books: list[Book | None] = []  # None: the call that wrote this frame went on to write another
         append = journal.store.append
 
         def remember(body: Sequence[bytes]) -> int:
@@ -77,7 +77,8 @@ class History:
     def step(self, call: object) -> None:
         with suppress(InorderError):
             call()  # type: ignore[operator]
-        self.books += [self.queue._state.book()] * (len(self.frames) - len(self.books))
+        new = len(self.frames) - len(self.books)
+        self.books += [*[None] * (new - 1), self.queue._state.book()][:new]
 
     def name(self) -> str:
         return self.random.choice(("one", "two"))
@@ -153,4 +154,4 @@ def test_both_journals_bring_back_the_books_after_every_single_append(seed: int,
     for number, (book, segments, sqlite) in enumerate(found):
         ours, theirs = book_from(segments, made.now_us), book_from(sqlite, made.now_us)
         assert ours == theirs, f"seed {seed}, frame {number}: the journals disagree"
-        assert ours == book.at(made.now_us), f"seed {seed}, frame {number}: the journal and the broker disagree"
+        assert book is None or ours == book.at(made.now_us), f"seed {seed}, frame {number}: the broker disagrees"
