@@ -105,6 +105,7 @@ class MessageQueue:
         self._timer_us = inf
         self._closed = ""  # why it takes no more calls
         self._failure: InorderError | None = None  # of the journal
+        self._due: Pending[None] | None = None  # until what time has brought about is written
         if journal is None:
             self._state = State(epoch)
         else:
@@ -295,6 +296,8 @@ class MessageQueue:
         messages: list[Message] = []
         while len(messages) < max_messages:
             taken = self.take(subscription, max_messages - len(messages))
+            if not self._may_have_gaps(subscription):
+                return messages + taken if messages else taken
             gaps = [message for message in taken if isinstance(message._record[DATA], Gap)]
             if not gaps:
                 return messages + taken if messages else taken
@@ -304,6 +307,10 @@ class MessageQueue:
                 if on_gap is not None:
                     on_gap(gap._record[DATA])
         return messages
+
+    def _may_have_gaps(self, subscription: str) -> bool:
+        subscribed = self._state.subscriptions.get(subscription)
+        return subscribed is None or subscribed.any_gaps()
 
     def take(
         self,
@@ -359,18 +366,18 @@ class MessageQueue:
     def ack(self, ack_id: str | Iterable[str]) -> None:
         """The message is done. `InvalidAckId` names those that are not, or no longer, leased."""
         self._by_ack_id(ack_id, lambda name, leases: self.settle(name, leases, ()))
-        self._wait_until_durable()
+        self._wait_until_written()
 
     def nack(self, ack_id: str | Iterable[str]) -> None:
         """The message failed and comes again, in its place, after the backoff of the retry policy."""
         self._by_ack_id(ack_id, lambda name, leases: self.settle(name, (), leases))
-        self._wait_until_durable()
+        self._wait_until_written()
 
     def modify_ack_deadline(self, ack_id: str | Iterable[str], seconds: float) -> None:
         """The lease ends `seconds` from now; 0 is a nack. Any number of times."""
         self._by_ack_id(ack_id, lambda name, leases: self.extend(name, leases, seconds))
         if seconds == 0:
-            self._wait_until_durable()
+            self._wait_until_written()
 
     def settle(self, subscription: str, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
         """Ack and nack leases by number, each at most once; returns those that were over already.
@@ -422,14 +429,18 @@ class MessageQueue:
         # Bytes are several numbers, which is not what anybody means by them.
         if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray):
             raise InvalidArgument(f"ack_id: expected a string, or several, not {type(given).__name__}")
-        ack_ids = dict.fromkeys(map(str, given))
+        ack_ids = list(given)
         invalid: list[str] = []
-        leases: dict[tuple[str, str], list[int]] = {}  # by subscription and prefix
-        for one in ack_ids:
-            if found := self._state.find_lease(one):
-                leases.setdefault((found[0].name, found[0].ack_id_prefix), []).append(found[1])
-            else:
-                invalid.append(one)
+        leases: dict[tuple[str, str], Sequence[int]] = {}  # by subscription and prefix
+        if run := self._state.find_run(ack_ids):
+            leases[run[0].name, run[0].ack_id_prefix] = run[1]
+        else:
+            for one in dict.fromkeys(map(str, ack_ids)):
+                if found := self._state.find_lease(one):
+                    of_one = leases.setdefault((found[0].name, found[0].ack_id_prefix), [])
+                    of_one.append(found[1])  # type: ignore[attr-defined]
+                else:
+                    invalid.append(one)
         for (name, prefix), of_name in leases.items():
             invalid += [f"{prefix}{lease}" for lease in answer(name, of_name)]
         if invalid:
@@ -572,6 +583,8 @@ class MessageQueue:
             while due := self._state.due(now_us):
                 subscription, decision = due
                 self._decided(decision, subscription.name)
+            if self._commits is not None:
+                self._due = self._commits.written()
         return now_us
 
     def _decided(self, decision: Decision[T], subscription: str | None) -> T:
@@ -614,12 +627,16 @@ class MessageQueue:
         self._commits.soon()
         return durable
 
-    def _wait_until_durable(self) -> None:
+    def _wait_until_written(self) -> None:
+        """An ack is written before it is answered, and synced with whatever is synced next.
+
+        So the end of this process undoes none. If the machine loses power, the latest may come again.
+        """
         if self._commits is not None:
             with self._lock:
-                durable = self._commits.durable()
-            self._commits.lead(durable)
-            durable.result()
+                written = self._commits.written()
+            self._commits.lead(written)
+            written.result()
 
     def _write_what_is_due(self) -> None:
         """What time has brought about may be what somebody is about to pull: dead letters, for instance."""
@@ -627,11 +644,12 @@ class MessageQueue:
         with self._lock:
             self._begin_turn()
             calls = self._end_turn()
-            waiting, durable = self._commits.waiting(), self._commits.durable()
+            due = self._due
         for call in calls:
             call()
-        if waiting:
-            self._commits.lead(durable)
+        if due is not None and not due.done():
+            self._commits.lead(due)
+            due.result()
 
     def _committed(self, group: Group, location: Location) -> None:
         """A group of turns is on disk: what was published by them becomes visible."""
@@ -750,6 +768,7 @@ class MessageQueue:
 
     def _leave_to_parent(self) -> None:
         self._lock = threading.Lock()  # a thread that is not here may hold the other one, in mid-turn
+        self._commits = self._journal = None  # the parent goes on writing
         self._closed = "the broker did not survive a fork: it is the parent's; make another one in this process"
 
 

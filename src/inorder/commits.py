@@ -20,6 +20,7 @@ from inorder.journal.journal import Journal
 from inorder.pending import Pending
 
 Sync = Literal["commit", "interval", "none"]
+IDLE_SECONDS = 1.0  # after which a thread ends, so that a broker that nobody uses has none
 
 
 class Group:
@@ -29,6 +30,7 @@ class Group:
         self.body: list[bytes] = []
         self.stored: list[Stored] = []
         self.hidden = 0  # batches that subscribers may see once this is durable
+        self.sync = False  # somebody wants to know that it is
         self.durable: Pending[None] = Pending()
         self.answers: list[Pending[Any]] = []
         self.values: list[Any] = []
@@ -57,6 +59,7 @@ class Commits:
         self._changed = threading.Condition()
         self._asked = self._stopping = False
         self._idle = 0
+        self._unsynced = False
         self._sync_at: float | None = None  # when what was written must be synced
         self._failure: InorderError | None = None
         self._rest: list[Group] = []  # written before their turn, and not answered yet
@@ -73,6 +76,7 @@ class Commits:
 
     def answer(self, answer: Pending[Any], value: object) -> None:
         """Give this answer when all is durable that was added until now."""
+        self._group.sync = True
         self._group.answers.append(answer)
         self._group.values.append(value)
 
@@ -82,6 +86,11 @@ class Commits:
 
     def durable(self) -> Pending[None]:
         """Done when all is durable that was added until now."""
+        self._group.sync = True
+        return self._group.durable
+
+    def written(self) -> Pending[None]:
+        """Done when all is written that was added until now, which the end of this process cannot undo."""
         return self._group.durable
 
     def write_rest(self) -> tuple[Group, Location] | None:
@@ -93,7 +102,10 @@ class Commits:
             return None
         group, self._group = self._group, Group()
         self._rest.append(group)
-        return group, self._journal.write(group.body, sync=self._sync == "commit")
+        location = self._journal.write(group.body)
+        if self._sync == "commit":
+            self._journal.sync()
+        return group, location
 
     # -- without it --------------------------------------------------------------------------------
 
@@ -126,7 +138,7 @@ class Commits:
             with self._lock:
                 group, self._group = self._group, Group()
             try:
-                if self._failure is None and group.body:
+                if self._failure is None and (group.body or (group.sync and self._unsynced)):
                     self._write_down(group)
             except BaseException as error:
                 # Ctrl-C, or a mistake of ours. Nobody knows what is written, and to go on might leave a hole.
@@ -145,12 +157,19 @@ class Commits:
             raise interruption
 
     def _write_down(self, group: Group) -> None:
+        needed = group.sync or group.hidden > 0 or not self._journal.store.outlives_its_process
+        sync = self._sync == "commit" and needed
         try:
-            location = self._journal.write(group.body, sync=self._sync == "commit")
-            self._committed(group, location)
+            location = self._journal.write(group.body) if group.body else None
+            self._unsynced = True
+            if sync:
+                self._journal.sync()
+                self._unsynced = False
+            if location is not None:
+                self._committed(group, location)
         except InorderError as error:
             self._fail(error)
-        if self._sync == "interval" and self._sync_at is None:
+        if self._unsynced and self._sync != "none" and self._sync_at is None:
             self._sync_at = monotonic() + self._interval_seconds
             self.soon()  # somebody must see to it
 
@@ -159,27 +178,28 @@ class Commits:
             with self._changed:
                 if not self._asked and not self._stopping:
                     self._idle += 1
-                    self._changed.wait(None if self._sync_at is None else max(self._sync_at - monotonic(), 0))
+                    wait = IDLE_SECONDS if self._sync_at is None else max(self._sync_at - monotonic(), 0)
+                    self._changed.wait(wait)
                     self._idle -= 1
-                if not self._asked and self._idle:
-                    break  # one that waits is enough
+                if not self._asked and (self._idle or self._sync_at is None):
+                    return  # one that waits is enough, and none while there is nothing to do
                 asked, self._asked = self._asked, False
             if asked:
                 self._write()
             self._sync_in_time()
 
     def _sync_in_time(self) -> None:
-        """With `sync="interval"`: what was written is synced some time after the first of it was."""
-        if self._sync != "interval":
-            return
+        """What was written is synced within the interval after the first of it was."""
         with self._writing:
             if self._sync_at is None or self._sync_at > monotonic() or self._failure is not None or self._stopping:
                 return
             self._sync_at = None
-            try:
-                self._journal.sync()
-            except InorderError as error:
-                self._fail(error)
+            if self._unsynced:
+                self._unsynced = False
+                try:
+                    self._journal.sync()
+                except InorderError as error:
+                    self._fail(error)
 
     def _fail(self, error: InorderError) -> None:
         self._failure = error

@@ -9,10 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from inorder.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -167,15 +172,12 @@ class Pending(Generic[T]):
 
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
+        alarm = _alarms.get(loop)
+        if alarm is None:
+            alarm = _alarms[loop] = _Alarm(loop)
 
         def finished(_: Pending[T]) -> None:
-            # A closed loop raises: then nobody is left to wake.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(wake)
+            alarm.wake(woken)
 
         self.add_done_callback(finished)
         try:
@@ -210,3 +212,31 @@ class Pending(Generic[T]):
         with _handover:
             if self._callbacks and callback in self._callbacks:
                 self._callbacks.remove(callback)
+
+
+class _Alarm:
+    """Wakes tasks of one loop from any thread. Many that are woken together cost one call to the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._to_wake: deque[asyncio.Future[None]] = deque()
+        self._rings = False
+
+    def wake(self, future: asyncio.Future[None]) -> None:
+        self._to_wake.append(future)
+        loop = self._loop()
+        if not self._rings and loop is not None:
+            self._rings = True
+            # A closed loop raises: then nobody is left to wake.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._ring)
+
+    def _ring(self) -> None:
+        self._rings = False  # first: who comes now rings again
+        while self._to_wake:
+            future = self._to_wake.popleft()
+            if not future.done():
+                future.set_result(None)
+
+
+_alarms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Alarm] = weakref.WeakKeyDictionary()

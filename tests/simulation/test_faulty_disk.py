@@ -54,6 +54,7 @@ class Run:
         self.sent: set[bytes] = set()  # and not answered
         self.known: dict[str, dict[int, Stands]] = {name: {} for name in OPTIONS}
         self.failures: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in OPTIONS}  # at least, at most
+        self.loose: set[tuple[str, int]] = set()  # acked or nacked, and not synced since: power may undo it
         self.scratch: Stands = "done"
         self.happened: Counter[str] = Counter()
         self.broker = self.open()
@@ -94,6 +95,7 @@ class Run:
     def publish(self) -> None:
         messages = [self.draft() for _ in range(self.random.randint(1, 3))]
         self.answered(messages, self.broker.publish("orders", messages))
+        self.loose.clear()
 
     def answered(self, messages: Iterable[Message], ids: Iterable[str]) -> None:
         for message, message_id in zip(messages, ids, strict=True):
@@ -115,7 +117,8 @@ class Run:
             answers.append((message, answer))
         try:
             self.random.choice((self.publish, self.consume, self.change))()
-            self.broker.durable()
+            self.broker.durable().result()
+            self.loose.clear()
         finally:
             for number, (message, answer) in enumerate(answers):
                 if answer.done():
@@ -136,11 +139,12 @@ class Run:
             assert least < message.delivery_attempt <= most + 1, f"{name}: attempt {message.delivery_attempt}"
             match self.random.choice(("ack", "ack", "nack", "nothing")):
                 case "ack":
+                    self.loose.add((name, position))
                     known[position] = "either"
                     self.broker.ack(message.ack_id)
                     known[position] = "done"
-                    failures.pop(position, None)
                 case "nack":
+                    self.loose.add((name, position))
                     failures[position] = (least, most + 1)
                     self.broker.nack(message.ack_id)
                     failures[position] = (message.delivery_attempt, most + 1)
@@ -155,6 +159,7 @@ class Run:
         self.broker.seek("replay", position=position)
         self.known["replay"] = {known: "waits" if known >= position else "done" for known in before}
         self.failures["replay"].clear()
+        self.loose.clear()
 
     def change(self) -> None:
         """A topic comes or goes."""
@@ -246,6 +251,7 @@ class Run:
             self.disk.faults = self.faults()
             self.work()
             self.broker.close()
+            self.loose.clear()
             self.happened["closed"] += 1
         except JournalFailed as error:
             self.happened[f"failed to {error.operation}"] += 1
@@ -255,6 +261,10 @@ class Run:
         except PowerCut:
             self.happened["power cut"] += 1
             abandon(self.broker)
+        for name, position in self.loose:
+            self.known[name][position] = "either"
+            self.failures[name][position] = (0, self.failures[name].get(position, (0, 0))[1])
+        self.loose.clear()
         self.random.choice((self.disk.restart, self.disk.restart, self.disk.restart_without_the_unsynced))()
 
 

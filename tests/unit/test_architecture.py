@@ -25,6 +25,7 @@ ROWS = (
     ("transport",),
     ("client",),
     ("server", "spark", "console", "cli"),
+    ("__main__",),
 )
 ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 FRONT_DOOR = "__init__"  # inorder/__init__.py: for users, so it knows every room and no room knows it

@@ -149,8 +149,8 @@ def test_a_deadline_of_zero_is_answered_when_it_is_on_disk(brokers: Brokers) -> 
 # -- when it fails ---------------------------------------------------------------------------------
 
 
-def full(brokers: Brokers) -> None:
-    brokers.disk.faults = Faults(capacity=0)
+def fail(brokers: Brokers) -> None:
+    brokers.disk.faults = Faults(write_error=1)
 
 
 def test_everybody_is_told_that_the_disk_failed(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
@@ -160,7 +160,7 @@ def test_everybody_is_told_that_the_disk_failed(brokers: Brokers, caplog: pytest
     (message,) = brokers.queue.pull("worker", 1)
     waiting = brokers.send("a")
     assert not waiting.done()  # there is no room
-    full(brokers)
+    fail(brokers)
     for call in (
         lambda: brokers.queue.register_topic("others"),
         lambda: brokers.queue.ack(message.ack_id),
@@ -198,7 +198,7 @@ def test_the_listeners_of_a_consumer_hear_that_the_disk_failed(
     subscription = pubsub.subscription("worker")
     subscription.on("message", lambda message: message.ack())
     subscription.on("error", hear).open()
-    full(brokers)
+    fail(brokers)
     with pytest.raises(JournalFailed):
         brokers.queue.publish("orders", [Message(b"x")])
     assert told.wait(PATIENCE_SECONDS)

@@ -1,10 +1,12 @@
-"""A message can always be printed, also one that no publish would take."""
+"""A message can always be printed, also one that no publish would take; batches are checked as messages are."""
 
 from typing import Any
 
 import pytest
 
-from inorder.message import Message
+from inorder.errors import InorderError
+from inorder.message import Message, batch_of, delivered, make_entry, to_columns
+from inorder.options import MAX_MESSAGE_BYTES, MAX_ORDERING_KEY_BYTES
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,43 @@ def test_a_message_shows_its_data(data: Any, shown: str) -> None:
     assert repr(message).startswith(shown)
     assert repr(message).endswith(", ordering_key='k')")
     assert len(repr(message)) < 150
+
+
+ODD: list[tuple[Any, Any, Any]] = [  # data, attributes, key
+    (b"", None, None),
+    (b"", {}, "k"),
+    (b"", {"a": "b"}, "k"),
+    (bytearray(b"x"), None, "k"),
+    (b"", None, "é"),
+    (b"", None, "k" * MAX_ORDERING_KEY_BYTES),
+    (b"", None, "é" * MAX_ORDERING_KEY_BYTES),
+    (b"", None, "k" * (MAX_ORDERING_KEY_BYTES + 1)),
+    (b"", None, ""),
+    (b"", None, 7),
+    (b"", 0, "k"),
+    ("x", None, "k"),
+    (bytes(MAX_MESSAGE_BYTES), None, "k"),
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_one_odd_message_changes_nothing_for_the_others_of_its_batch(odd: tuple[Any, Any, Any]) -> None:
+    parts: list[tuple[Any, Any, Any]] = [(b"1", None, "a"), odd, (b"22", None, "b")]
+    try:
+        expected = to_columns([make_entry(*one) for one in parts])
+    except InorderError as error:
+        with pytest.raises(type(error)):
+            batch_of([Message(*one) for one in parts])
+    else:
+        assert [*map(list, batch_of([Message(*one) for one in parts]))] == [*map(list, expected)]
+
+
+def test_a_delivered_message_without_a_key_can_be_published_again() -> None:
+    source: Any = object()
+    [again] = delivered([(3, "", b"x", None, 0, 1, 0)], [1], 1, source)
+    assert [*map(list, batch_of([Message(b"y", ordering_key="k"), again]))] == [
+        ["k", ""],
+        [b"y", b"x"],
+        [None, None],
+        [2, 1],
+    ]

@@ -10,13 +10,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
-from typing import TypeAlias, TypeVar
+from itertools import chain, repeat, starmap
+from operator import itemgetter
+from typing import Final, TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS, Timer
 from inorder.core.lanes import FreeLanes, Lanes
 from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
-from inorder.message import KEY, POSITION, SIZE, Message
+from inorder.message import KEY, Message
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
@@ -24,7 +25,14 @@ from inorder.transport import Transport
 TAKE_AT_ONCE = 100  # more than that at a time gains nothing and makes other consumers wait
 GRACE_US = 2_000  # a broker may round a deadline up to its next millisecond
 
-Held: TypeAlias = tuple[int, str, Message]  # position, key, message: what lanes need to know
+# What is held of a message: position and key, as lanes need them, then message, lease, size, and when the
+# lease that it came with is over. Plain tuples: a whole burst of them is taken in, and let go of, in C.
+Held: TypeAlias = tuple[int, str, Message, int, int, int]
+LEASE: Final = 3
+UNTIL_US: Final = 5
+_message = itemgetter(2)
+_lease = itemgetter(LEASE)
+_size = itemgetter(4)
 
 _log = logging.getLogger(__name__)
 
@@ -58,16 +66,16 @@ class Intake:
         self._lock = threading.Lock()
         self._taking = threading.Lock()  # two that take at once could mix up the order of a key
         self._lanes: Lanes[Held] = FreeLanes()
-        self._out: dict[int, Message] = {}  # given out, and their handlers have not ended
+        self._out: dict[int, Held] = {}  # given out, and their handlers have not ended
         self._out_before: dict[int, str] = {}  # those of them that other lanes gave out: lease → key
-        self._held: dict[int, Message] = {}
+        self._held: dict[int, Held] = {}
         self._held_bytes = 0
-        self._until_us: dict[int, int] = {}  # when the lease of a held message is over unless it is extended
-        self._left: dict[int, Message] = {}  # handled, but the answer is still to come or not sent yet
+        self._until_us: dict[int, int] = {}  # when the leases that were extended are over
+        self._left: dict[int, Held] = {}  # handled, but the answer is still to come or not sent yet
         # What happened since the last flush: put in without a lock, taken out under it.
         self._acks: deque[tuple[int, Pending[None]]] = deque()
         self._nacks: deque[tuple[int, Pending[None]]] = deque()
-        self._ended: deque[Message] = deque()  # their handlers have
+        self._ended: deque[int] = deque()  # leases; their handlers have
         self._flush_asked = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
         self._flush_later: Callable[[], None] | None = None
@@ -77,6 +85,7 @@ class Intake:
         self._lost: InorderError | None = None  # why the broker does not know us any more
         self._set_options(SubscriptionOptions())
         self._deliveries = transport.deliveries(subscription, wake, report)
+        self._terms = self._deliveries.terms
         self.id_prefix = self._deliveries.id_prefix
         self.ack_id_prefix = self._deliveries.ack_id_prefix
         self._follow()
@@ -98,20 +107,21 @@ class Intake:
         Raises what keeps the broker from delivering here ever again.
         """
         while True:
-            if self._deliveries.options is not self._options:
+            if self._terms.options is not self._options:
                 self._follow()
             with self._lock:
                 taken = [] if self.stopped else self._lanes.take(count)
-                messages = [message for _, _, message in taken if message._lease in self._held]
-                self._out |= {message._lease: message for message in messages}
-                if len(messages) < len(taken):  # leases were lost while they waited: those will come again
-                    self._lanes.done([held for held in taken if held[2]._lease not in self._held])
-            if messages or (not taken and not self._refill()):
-                return messages
+                out = dict(zip(map(_lease, taken), taken, strict=True))
+                if not out.keys() <= self._held.keys():  # leases were lost while they waited: those will come again
+                    self._lanes.done([held for held in taken if held[LEASE] not in self._held])
+                    out = {lease: held for lease, held in out.items() if lease in self._held}
+                self._out |= out
+            if out or (not taken and not self._refill()):
+                return list(map(_message, out.values()))
 
     def holds(self, message: Message) -> bool:
         """Whether the lease of a message that was given out is still ours."""
-        if self._deliveries.options is not self._options:
+        if self._terms.options is not self._options:
             self._follow()
         return message._lease in self._held
 
@@ -134,7 +144,7 @@ class Intake:
                     return False
                 alone = not self._held
             messages = self._deliveries.take(count, free, alone, self)
-            if self._deliveries.options is not self._options:
+            if self._terms.options is not self._options:
                 self._follow()
                 messages = self._still_leased(messages)
             with self._lock:
@@ -148,26 +158,26 @@ class Intake:
         if not messages:
             return
         leases = [message._lease for message in messages]
-        records = [message._record for message in messages]
-        self._held.update(zip(leases, messages, strict=True))
-        self._until_us.update(dict.fromkeys(leases, self._clock.now_us() + self._deadline_us))
-        self._held_bytes += sum([record[SIZE] for record in records])
-        self._lanes.put([(record[0], record[1], message) for record, message in zip(records, messages, strict=True)])
+        positions, keys, _, _, _, sizes, _ = zip(*[message._record for message in messages], strict=True)
+        until_us = self._clock.now_us() + self._deadline_us
+        held: list[Held] = list(zip(positions, keys, messages, leases, sizes, repeat(until_us)))
+        self._held.update(zip(leases, held, strict=True))
+        self._held_bytes += sum(sizes)
+        self._lanes.put(held)
         if self._timer is None:
             self._set_timer()
 
     def finished(self, message: Message) -> None:
         """The handler has ended: the lease is no longer kept. Once it is answered, its key goes on."""
-        self._ended.append(message)
+        self._ended.append(message._lease)
         if not self._flush_asked:
             self._flush_soon()
 
-    def _pass_on(self, message: Message) -> None:
-        if message._lease in self._out_before:
-            self._end_before(message._lease)
-            return
-        record = message._record
-        self._lanes.done([(record[POSITION], record[KEY], message)])
+    def _pass_on(self, held: Held) -> None:
+        if held[LEASE] in self._out_before:
+            self._end_before(held[LEASE])
+        else:
+            self._lanes.done([held])
 
     # -- answers in --------------------------------------------------------------------------------
 
@@ -208,38 +218,36 @@ class Intake:
         if not self.unsent():
             return
         with self._lock:
-            acks, nacks, ended = _drain(self._acks), _drain(self._nacks), _drain(self._ended)
-            passed_on = False
-            for lease, _ in acks:
-                passed_on |= self._let_go(lease)
-            for lease, _ in nacks:
-                if lease in self._held:
-                    # The key goes on when the broker knows, and has taken back what was out behind this one.
-                    self._nacking[lease] = self._held[lease]._record[KEY]
-                    self._let_go(lease)
+            acks, nacks, ended = dict(_drain(self._acks)), dict(_drain(self._nacks)), _drain(self._ended)
+            passed_on = self._let_go(acks)
+            # These keys go on when the broker knows, and has taken back what was out behind the messages.
+            self._nacking |= {lease: self._held[lease][KEY] for lease in nacks if lease in self._held}
+            self._let_go(nacks)
             self._end(ended)
         if acks or nacks:
-            self._send_answers(dict(acks), dict(nacks))
+            self._send_answers(acks, nacks)
         if passed_on:
             self._wake()
 
-    def _end(self, messages: list[Message]) -> None:
+    def _end(self, leases: list[int]) -> None:
         """Their handlers have ended: keys go on, except where an answer is still to come."""
-        done: list[Held] = []
-        for message in messages:
-            lease = message._lease
-            del self._out[lease]
-            if self._out_before and lease in self._out_before and lease not in self._nacking:
-                self._end_before(lease)
-                continue
-            if lease not in self._held and lease not in self._nacking:
-                record = message._record
-                done.append((record[0], record[1], message))
-                continue
-            self._left[lease] = message
-            if lease in self._held:
-                self._look_after(lease)
-        self._lanes.done(done)
+        ended = list(map(self._out.pop, leases))
+        if self._nacking or self._out_before or not self._held.keys().isdisjoint(leases):
+            ended = [held for held in ended if self._goes_on(held)]
+        self._lanes.done(ended)
+
+    def _goes_on(self, held: Held) -> bool:
+        """Whether the key of a message whose handler has ended does; if not, what has to happen for it is noted."""
+        lease = held[LEASE]
+        if lease in self._out_before and lease not in self._nacking:
+            self._end_before(lease)
+            return False
+        if lease not in self._held and lease not in self._nacking:
+            return True
+        self._left[lease] = held
+        if lease in self._held:
+            self._look_after(lease)
+        return False
 
     def _send_answers(self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]]) -> None:
         settled = self._deliveries.settle(list(acks), list(nacks))
@@ -272,14 +280,14 @@ class Intake:
         """With a message that failed, the broker takes back what is out behind it: let that go, then go on."""
         with self._lock:
             keys = {self._nacking[lease] for lease in leases if lease in self._nacking}
-            behind = [held[2]._lease for key in keys for held in self._lanes.waiting(key)]
+            behind = [held[LEASE] for key in keys for held in self._lanes.waiting(key)]
         if behind:
             self._keep_leases(behind)
         with self._lock:
             for lease in leases:
                 self._nacking.pop(lease, None)
-                if message := self._left.pop(lease, None):
-                    self._pass_on(message)
+                if held := self._left.pop(lease, None):
+                    self._pass_on(held)
         self._wake()
 
     # -- options -----------------------------------------------------------------------------------
@@ -287,13 +295,13 @@ class Intake:
     @property
     def max_messages(self) -> int:
         """So many may be held at once, by the options in force."""
-        options = self._deliveries.options or self._options
+        options = self._terms.options or self._options
         return (options.flow_control or FlowControl()).max_messages
 
     def _follow(self) -> None:
         """Go by the options that are in force now; what is held by the old rules is extended, or is ours no more."""
         with self._lock:
-            before, options = self._options, self._deliveries.options
+            before, options = self._options, self._terms.options
             if options is before:  # another thread was faster
                 return
             if options is None:
@@ -314,11 +322,10 @@ class Intake:
 
     def _change_lanes(self) -> None:
         """The broker has taken back all that was out, as the rules of order are others. What runs keeps its key."""
-        for lease in list(self._held):
-            self._let_go(lease)
+        self._let_go(list(self._held))
         self._left.clear()
         self._lanes = Lanes() if self._options.enable_message_ordering else FreeLanes()
-        self._out_before = {lease: message._record[KEY] for lease, message in self._out.items()}
+        self._out_before = {lease: held[KEY] for lease, held in self._out.items()}
         for key in filter(None, self._out_before.values()):
             self._lanes.hold(key, ())
 
@@ -335,8 +342,7 @@ class Intake:
     def _lose(self, error: InorderError) -> None:
         """The broker does not know us any more, and that is why."""
         self._lost = error
-        for lease in list(self._held):
-            self._let_go(lease)
+        self._let_go(list(self._held))
 
     # -- leases ------------------------------------------------------------------------------------
 
@@ -356,19 +362,20 @@ class Intake:
             self._set_timer()
 
     def _over_us(self, lease: int) -> int:
-        return self._until_us[lease] + GRACE_US
+        return self._leased_until_us(lease) + GRACE_US
+
+    def _leased_until_us(self, lease: int) -> int:
+        return self._until_us.get(lease, self._held[lease][UNTIL_US])
 
     def _on_timer(self) -> None:
         """Extend what is being handled or waits here; let go of what nobody will answer any more."""
         self.flush()  # in case that whoever was asked to do so is no more
-        if self._deliveries.options is not self._options:
+        if self._terms.options is not self._options:
             self._follow()
         self._keep_leases()
         with self._lock:
             now_us = self._clock.now_us()
-            for lease in [lease for lease in self._left if lease in self._held]:
-                if self._over_us(lease) <= now_us:
-                    self._let_go(lease)
+            self._let_go([lease for lease in self._left if lease in self._held and self._over_us(lease) <= now_us])
             self._set_timer()
         self._wake()
 
@@ -378,7 +385,9 @@ class Intake:
             until_us = self._clock.now_us() + self._deadline_us
             candidates = self._held if leases is None else [lease for lease in leases if lease in self._held]
             # A handler may have asked for longer than we do.
-            keep = [lease for lease in candidates if lease not in self._left and self._until_us[lease] <= until_us]
+            keep = [
+                lease for lease in candidates if lease not in self._left and self._leased_until_us(lease) <= until_us
+            ]
         if not keep:
             return
         try:
@@ -394,24 +403,25 @@ class Intake:
         over = self._deliveries.extend(leases, seconds)
         until_us = self._clock.now_us() + round(seconds * MICROSECONDS)
         with self._lock:
-            for lease in over:
-                self._let_go(lease)
+            self._let_go(over)
             for lease in leases:
                 if lease in self._held:
                     self._until_us[lease] = until_us
         return over
 
-    def _let_go(self, lease: int) -> bool:
-        """The message is answered, or its lease is over; whether that makes its key go on."""
-        message = self._held.pop(lease, None)
-        if message is None:
+    def _let_go(self, leases: Iterable[int]) -> bool:
+        """Messages are answered, or their leases are over; whether that makes a key go on."""
+        gone = list(filter(None, map(self._held.pop, leases, repeat(None))))
+        self._held_bytes -= sum(map(_size, gone))
+        if not self._until_us and not self._left:
             return False
-        self._held_bytes -= message._record[SIZE]
-        del self._until_us[lease]
-        if lease not in self._left or lease in self._nacking:
-            return False
-        self._pass_on(self._left.pop(lease))
-        return True
+        passed_on = False
+        for lease in map(_lease, gone):
+            self._until_us.pop(lease, None)
+            if lease in self._left and lease not in self._nacking:
+                self._pass_on(self._left.pop(lease))
+                passed_on = True
+        return passed_on
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -421,9 +431,8 @@ class Intake:
             if self.stopped:
                 return
             self.stopped = True
-            waiting = [message._lease for _, _, message in self._lanes.records()]
-            for lease in waiting:
-                self._let_go(lease)
+            waiting = [held[LEASE] for held in self._lanes.records()]
+            self._let_go(waiting)
         self._deliveries.close()
         self._release(waiting)
 
@@ -431,14 +440,13 @@ class Intake:
         """Return messages that were given out, but that nobody has begun."""
         with self._lock:
             leases = [message._lease for message in messages if message._lease in self._held]
-            for lease in leases:
-                self._let_go(lease)
+            self._let_go(leases)
         self._release(leases)
 
     def leave(self, message: Message) -> None:
         """Let a message's lease run out, whoever may answer it until then."""
         with self._lock:
-            self._let_go(message._lease)
+            self._let_go([message._lease])
 
     def close(self) -> None:
         """After `stop`, when no handler runs any more: return what was handled but not answered."""
@@ -446,8 +454,7 @@ class Intake:
         self.flush()
         with self._lock:
             rest = list(self._held)
-            for lease in rest:
-                self._let_go(lease)
+            self._let_go(rest)
             self._set_timer()
         self._release(rest)
 
@@ -468,5 +475,4 @@ T = TypeVar("T")
 
 def _drain(queue: deque[T]) -> list[T]:
     """Take out what is there now; others may put in meanwhile, but not take out."""
-    popleft = queue.popleft
-    return [popleft() for _ in range(len(queue))]
+    return list(starmap(queue.popleft, repeat((), len(queue))))  # so many calls of it, made in C

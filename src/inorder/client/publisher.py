@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
@@ -25,19 +25,11 @@ from inorder.transport import Transport
 MAX_REQUEST_MESSAGES = 1_000
 MAX_REQUEST_BYTES = 9_000_000
 
+# A message that waits to be sent, and who waits for its id. Mostly there is one of a key: so a key's batch is
+# a plain list of these, and no object around it.
+Collected: TypeAlias = tuple[Entry, Pending[str]]
+
 _log = logging.getLogger(__name__)
-
-
-class KeyBatch:
-    """Messages of one key that are sent together, and who waits for their ids."""
-
-    __slots__ = ("answers", "entries", "key", "size")
-
-    def __init__(self, key: str, entry: Entry, answer: Pending[str]) -> None:
-        self.key = key
-        self.entries = [entry]
-        self.answers = [answer]
-        self.size = entry[3]
 
 
 class Request:
@@ -49,8 +41,12 @@ class Request:
         self.batch = batch
         self.answers = answers
         self.for_all = for_all
-        self.keys = {key for key in batch[0] if key}
+        self.keys = set(batch[0])
+        self.keys.discard("")
         self.size = sum(batch[3])
+
+    def fits(self) -> bool:
+        return len(self.batch[0]) <= MAX_REQUEST_MESSAGES and self.size <= MAX_REQUEST_BYTES
 
     def results(self, ids: list[str]) -> list[Any]:
         """What each of the answers is."""
@@ -78,16 +74,18 @@ class Publisher:
         self._lock = threading.Lock()
         self._todo: deque[Callable[[], object]] = deque()  # once the lock is free
         self._options = PublishOptions()
-        self._collecting: dict[str, KeyBatch] = {}
+        self._collecting: dict[str, list[Collected]] = {}
         self._collected = 0  # messages in all of them
         self._timer: Timer | None = None
-        self._under_way: set[str] = set()  # keys with a request that is not answered
-        self._behind: dict[str, deque[KeyBatch]] = {}  # batches that wait for their key
+        self._requests = 0  # that are not answered
+        self._under_way: set[str] = set()  # their keys
+        self._behind: dict[str, deque[list[Collected]]] = {}  # batches that wait for their key
         self._paused: set[str] = set()
         self._waiting: deque[Waiting] = deque()  # beyond flow control
         self._messages = 0  # collected or under way
         self._bytes = 0
-        self._unanswered: set[Pending[Any]] = set()  # what a flush waits for; shrinks without the lock
+        # Those of what was sent, or has failed, by the identity of each list; shrinks without the lock.
+        self._unanswered: dict[int, Sequence[Pending[Any]]] = {}
         self._closed = False
 
     # -- what users call ---------------------------------------------------------------------------
@@ -109,10 +107,9 @@ class Publisher:
             with self._lock:
                 if self._closed or self._paused or self._options.message_ordering is False:
                     self._check_allowed((entry[0],))
-                self._unanswered.add(answer)
                 alone = not self._messages and not self._options.batching.max_milliseconds
                 if alone:
-                    self._begin(entry)
+                    self._begin(entry, answer)
                 else:
                     admitted = self._admit(entry, answer)
         except InorderError as error:
@@ -134,12 +131,10 @@ class Publisher:
                 self._check_allowed(set(batch[0]))
                 if self._is_one_request(batch):
                     ids: Pending[list[str]] = Pending()
-                    self._unanswered.add(ids)
                     self._count(len(batch[0]), sum(batch[3]))
                     self._note(Request(batch, [ids], for_all=True))
                 else:
                     answers: list[Pending[str]] = [Pending() for _ in batch[0]]
-                    self._unanswered.update(answers)
                     for entry, answer in zip(zip(*batch, strict=True), answers, strict=True):
                         admitted = self._admit(entry, answer)
                     self._send_collected()
@@ -156,7 +151,10 @@ class Publisher:
         flushed: Pending[None] = Pending()
         with self._lock:
             self._send_collected()
-            unanswered = list(self._unanswered)
+            unanswered = [*chain.from_iterable(list(self._unanswered.values()))]
+            for batch in chain.from_iterable(self._behind.values()):
+                unanswered += [answer for _, answer in batch]
+            unanswered += [waiting.answer for waiting in self._waiting]
         Pending.all(unanswered).add_done_callback(lambda _: flushed.set_result(None))
         self._do()
         return flushed
@@ -188,7 +186,9 @@ class Publisher:
 
     # -- nothing else is collected or under way: no order to keep, no batch to make ----------------
 
-    def _begin(self, entry: Entry) -> None:
+    def _begin(self, entry: Entry, answer: Pending[str]) -> None:
+        self._unanswered[id(answer)] = (answer,)
+        self._requests += 1
         self._count(1, entry[3])
         if entry[0]:
             self._under_way.add(entry[0])
@@ -198,16 +198,21 @@ class Publisher:
         batch = (key,), (data,), (attributes,), (size,)
         answered = self._transport.publish(self._topic, batch)
         if not answered.done() or answered.exception() is not None:
-            self._await(Request(batch, [answer]), answered)
+            request = Request(batch, [answer])
+            self._unanswered[id(request.answers)] = request.answers
+            del self._unanswered[id(answer)]
+            self._await(request, answered)
             return
         with self._lock:
+            self._requests -= 1
             self._count(-1, -size)
             self._under_way.discard(key)
-            if self._behind or self._waiting:
+            if self._messages:  # others came meanwhile
                 self._go_on([key])
                 self._let_in()
+                self._send_unless_busy()
         answer.set_result(answered.result()[0])
-        self._unanswered.discard(answer)
+        del self._unanswered[id(answer)]
 
     def _is_one_request(self, batch: Batch) -> bool:
         flow = self._options.flow_control
@@ -245,30 +250,32 @@ class Publisher:
         self._send_collected()
 
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
-        key, batching = entry[0], self._options.batching
+        key, size, batching = entry[0], entry[3], self._options.batching
         batch = self._collecting.get(key)
-        if batch is not None and batch.size + entry[3] > batching.max_bytes:
+        # While all keys together have few bytes, each of them has: then nobody need add up its own.
+        few = self._bytes + size < batching.max_bytes
+        if not few and batch is not None and _bytes_of(batch) + size > batching.max_bytes:
             self._send([self._take_out(key)])
             batch = None
         if batch is None:
-            batch = self._collecting[key] = KeyBatch(key, entry, answer)
+            batch = self._collecting[key] = [(entry, answer)]
         else:
-            batch.entries.append(entry)
-            batch.answers.append(answer)
-            batch.size += entry[3]
+            batch.append((entry, answer))
         self._collected += 1
         self._messages += 1
-        self._bytes += entry[3]
-        if len(batch.entries) >= batching.max_messages or batch.size >= batching.max_bytes:
+        self._bytes += size
+        if len(batch) >= batching.max_messages or not (few or _bytes_of(batch) < batching.max_bytes):
             self._send([self._take_out(key)])
-        elif self._collected >= MAX_REQUEST_MESSAGES or not batching.max_milliseconds:
+        elif self._collected >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
+        elif not batching.max_milliseconds:
+            self._send_unless_busy()
         elif self._timer is None:
             self._set_timer()
 
-    def _take_out(self, key: str) -> KeyBatch:
+    def _take_out(self, key: str) -> list[Collected]:
         batch = self._collecting.pop(key)
-        self._collected -= len(batch.entries)
+        self._collected -= len(batch)
         return batch
 
     def _count(self, messages: int, size: int) -> None:
@@ -288,33 +295,45 @@ class Publisher:
 
     # -- what is under way -------------------------------------------------------------------------
 
+    def _send_unless_busy(self) -> None:
+        """Without a time to wait for others, messages wait only for the request before, and go together then."""
+        if not self._requests and not self._options.batching.max_milliseconds:
+            self._send_collected()
+
     def _send_collected(self) -> None:
         collected, self._collecting = self._collecting, {}
         self._collected = 0
-        self._send(collected.values())
+        self._send(list(collected.values()))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _send(self, batches: Iterable[KeyBatch]) -> None:
-        """Send batches of several keys together; where a key is under way, its batch waits behind it."""
-        together: list[KeyBatch] = []
-        messages = size = 0
-        for batch in batches:
-            if batch.key in self._under_way:
-                self._behind.setdefault(batch.key, deque()).append(batch)
-                continue
-            messages += len(batch.entries)
-            size += batch.size
-            if together and (messages > MAX_REQUEST_MESSAGES or size > MAX_REQUEST_BYTES):
-                self._note(_request_of(together))
-                together, messages, size = [], len(batch.entries), batch.size
-            together.append(batch)
-        if together:
-            self._note(_request_of(together))
+    def _send(self, batches: list[list[Collected]]) -> None:
+        """Send batches of different keys together; where a key is under way, its batch waits behind it."""
+        if self._under_way:
+            batches = [batch for batch in batches if not self._waits_behind(batch)]
+        if not batches:
+            return
+        entries, answers = zip(*chain.from_iterable(batches), strict=True)
+        request = Request(to_columns(entries), answers)
+        if request.fits() or len(batches) == 1:
+            self._note(request)
+        else:
+            half = (len(batches) + 1) // 2
+            self._send(batches[:half])
+            self._send(batches[half:])
+
+    def _waits_behind(self, batch: list[Collected]) -> bool:
+        key = _key_of(batch)
+        if key in self._under_way:
+            self._behind.setdefault(key, deque()).append(batch)
+            return True
+        return False
 
     def _note(self, request: Request) -> None:
+        self._requests += 1
         self._under_way |= request.keys
+        self._unanswered[id(request.answers)] = request.answers
         self._todo.append(lambda: self._await(request, self._transport.publish(self._topic, request.batch)))
 
     def _do(self) -> None:
@@ -339,6 +358,7 @@ class Publisher:
     def _answered(self, request: Request, answered: Pending[list[str]]) -> None:
         error = answered.exception()
         with self._lock:
+            self._requests -= 1
             self._under_way -= request.keys
             self._count(-len(request.batch[0]), -request.size)
             if error is None:
@@ -348,10 +368,14 @@ class Publisher:
                 self._todo.append(partial(self._fail, request.answers, error))
                 self._pause(request.keys, error)
             self._let_in()
+            if self._collecting:
+                self._send_unless_busy()
 
     def _go_on(self, keys: Iterable[str]) -> None:
         """Send what waits behind these keys, of each the first batch."""
-        first: list[KeyBatch] = []
+        if not self._behind:
+            return
+        first: list[list[Collected]] = []
         for key in keys:
             if behind := self._behind.get(key):
                 first.append(behind.popleft())
@@ -366,27 +390,34 @@ class Publisher:
         for key in keys:
             collecting = [self._take_out(key)] if key in self._collecting else []
             for batch in (*self._behind.pop(key, ()), *collecting):
-                self._count(-len(batch.entries), -batch.size)
-                self._todo.append(partial(self._fail, batch.answers, KeyPaused(key)))
+                self._count(-len(batch), -_bytes_of(batch))
+                self._fail_later([answer for _, answer in batch], KeyPaused(key))
         for waiting in self._waiting:
             if (key := waiting.entry[0]) in keys:
-                self._todo.append(partial(self._fail, [waiting.answer], KeyPaused(key)))
+                self._fail_later([waiting.answer], KeyPaused(key))
                 self._todo.append(partial(waiting.admitted.set_result, None))
         self._waiting = deque(waiting for waiting in self._waiting if waiting.entry[0] not in keys)
 
+    def _fail_later(self, answers: Sequence[Pending[Any]], error: BaseException) -> None:
+        self._unanswered[id(answers)] = answers
+        self._todo.append(partial(self._fail, answers, error))
+
     def _succeed(self, answers: Sequence[Pending[Any]], results: Sequence[Any]) -> None:
         Pending.set_results(answers, results)
-        self._unanswered.difference_update(answers)
+        del self._unanswered[id(answers)]
 
     def _fail(self, answers: Sequence[Pending[Any]], error: BaseException) -> None:
         for answer in answers:
             answer.set_exception(error)
-        self._unanswered.difference_update(answers)
+        del self._unanswered[id(answers)]
 
 
-def _request_of(batches: list[KeyBatch]) -> Request:
-    entries = list(chain.from_iterable(batch.entries for batch in batches))
-    return Request(to_columns(entries), list(chain.from_iterable(batch.answers for batch in batches)))
+def _key_of(batch: list[Collected]) -> str:
+    return batch[0][0][0]
+
+
+def _bytes_of(batch: list[Collected]) -> int:
+    return sum([entry[3] for entry, _ in batch])
 
 
 def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:

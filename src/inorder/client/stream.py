@@ -387,32 +387,37 @@ class LoopCrew(Crew):
             self._spare.add_done_callback(self._worker_ended)
 
     async def _work(self) -> None:
+        ready, handler, holds, finished = self._ready, self._handler, self._intake.holds, self._intake.finished
         self._spare = None
         try:
             for _ in range(BURST):
-                if not self._ready and len(self._workers) > 1 and self._intake.unsent():
-                    await asyncio.sleep(0)  # others end in this turn of the loop too: one call serves all
-                if not self._ready:
-                    self._ready.extend(self._intake.next_ones(BURST))
-                if not self._ready or self._intake.stopped:
+                if self._intake.stopped or not (ready or await self._more()):
                     return
-                message = self._ready.popleft()
+                message = ready.popleft()
                 if self._spare is None:
                     self._add_worker()
-                if not self._intake.holds(message):  # lost while it waited: it will come again
-                    self._intake.finished(message)
+                if not holds(message):  # lost while it waited: it will come again
+                    finished(message)
                     continue
                 try:
-                    await (self._handler(message) if type(message._record[DATA]) is bytes else self._tell_gap(message))
+                    await (handler(message) if type(message._record[DATA]) is bytes else self._tell_gap(message))
                 except BaseException as error:
                     await self._failed(message, error)
                 finally:
-                    self._intake.finished(message)
+                    finished(message)
             self._add_worker()  # which goes on when others on the loop had their turn
         except InorderError as error:  # the broker does not know this consumer any more
             if not self._closing:
                 self._close()  # which waits for this worker
                 await finish(self._listeners.tell_error(error))
+
+    async def _more(self) -> bool:
+        """Whether there is something to handle, now that nothing was ready."""
+        if len(self._workers) > 1 and self._intake.unsent():
+            await asyncio.sleep(0)  # others end in this turn of the loop too: one call serves all
+        if not self._ready:
+            self._ready.extend(self._intake.next_ones(BURST))
+        return bool(self._ready)
 
     async def _tell_gap(self, message: Message) -> None:
         await finish(self._listeners.tell("gap", message._record[DATA]))

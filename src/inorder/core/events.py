@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from inorder.message import Record
+from inorder.message import Batch, Record
 from inorder.options import SubscriptionOptions, TopicOptions
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class Published(NamedTuple):
     records: list[Record]
     size: int
     refused: Mapping[str, frozenset[int]]  # subscription → positions
+    columns: Batch | None = None  # the same messages as they were handed in; None: these are dead letters
 
 
 class Acked(NamedTuple):

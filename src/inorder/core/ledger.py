@@ -241,7 +241,7 @@ class Book:
                     self.subscription_updated(event)
                 case SubscriptionDeleted():
                     self.subscription_deleted(event)
-                case Published(topic, records, _, refused):
+                case Published(topic, records, _, refused, _):
                     missed = {name: missed_of(records, positions) for name, positions in refused.items()}
                     self.published(topic, records[0][POSITION], len(records), records[0][STORED_US], missed)
                 case Acked(name, _, records):

@@ -61,7 +61,7 @@ class Subscription:
         self._lagging = False  # the log has more that was not taken in, because enough waits here
         self._skip = Ranges()  # what is done of that, and need not be read
         self._to_come: Ledger | None = None  # what is known of messages that were not read yet
-        self._cold = 0  # messages that wait without their data
+        self._cold = False  # some wait without their data
         self.ack_id_prefix = ack_id_prefix
         self.id_prefix = id_prefix
         self.created_us = created_us
@@ -213,6 +213,10 @@ class Subscription:
             return False
         flow = self._flow
         return flow is None or (self.leases.count < flow.max_messages and self.out_bytes < flow.max_bytes)
+
+    def any_gaps(self) -> bool:
+        """Whether a gap record is out or waits."""
+        return self._gaps > 0
 
     def lease(
         self, count: int, now_us: int, consumer: object = None, max_bytes: float = inf, alone: bool = True
@@ -659,13 +663,12 @@ class Subscription:
             records = [gap_for(r, gaps[r[POSITION]]) if r[POSITION] in gaps else r for r in records]
         if self.backlog_messages >= self._read_ahead:  # they wait behind others for long
             records = [_chilled(record) for record in records]
-            self._cold += len(records)
+            self._cold = True
         self._put(records, until_us)
 
     def _warm(self, taken: list[Record]) -> list[Record]:
         """Read again what was put aside without its data."""
         cold = sorted(record[POSITION] for record in taken if record[DATA] is COLD)
-        self._cold -= len(cold)
         read: dict[int, Record] = {}
         for first, end in runs(cold):
             while first < end and (records := self._log.history.read(first, end)):
@@ -736,7 +739,7 @@ class Subscription:
         self._holds.clear()
         self._starved = None
         self._lagging = False
-        self._skip, self._to_come, self._cold = Ranges(), None, 0
+        self._skip, self._to_come, self._cold = Ranges(), None, False
         self._lanes = self._new_lanes()
         self.out_bytes = self._gaps = self.backlog_messages = self.backlog_bytes = 0
         self._oldest_us = inf

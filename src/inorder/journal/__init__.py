@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 SEGMENT_BYTES = 64 * 1024 * 1024  # of a part: small enough to be dropped soon, large enough that files are few
+SEGMENT_BLOCK = 64 * 1024  # bytes
+SQLITE_BLOCK = 64  # frames, which are large when there is much to write
 
 Location = int
 """Where a frame begins. It grows with every frame; beyond that it means something to its store only."""
@@ -38,6 +40,12 @@ class Store(Protocol):
 
     report: list[str]
     """What recovery found and did, in sentences."""
+
+    block: int
+    """How far apart, as locations, frames may be that are found and read together."""
+
+    outlives_its_process: bool
+    """Whether what was appended survives the end of the process also before it is synced."""
 
     def recover(self) -> Recovered:
         """What is there. Raises DataLoss, at once or from the frames, and then has changed nothing on disk."""

@@ -36,7 +36,7 @@ from inorder.core.holds import Hold
 from inorder.core.ledger import Book, Ledger, Missed, TopicLedger, Wait, gaps_and_gone, key_of, missed_of, positions_of
 from inorder.core.ranges import Ranges
 from inorder.errors import FailedPrecondition
-from inorder.message import DATA, POSITION, STORED_US, Gap, Record
+from inorder.message import DATA, POSITION, PUBLISH_US, STORED_US, Gap, Record, to_columns
 from inorder.options import SubscriptionOptions, TopicOptions, build
 
 # Kinds of entries. A number is never given another meaning.
@@ -67,28 +67,60 @@ class Batch(NamedTuple):
     lengths: tuple[int, int, int]  # of keys, data and attributes
     own_times: bool
 
+    @property
+    def end(self) -> int:
+        """The position behind its last message."""
+        return self.first + self.messages
+
+    @property
+    def key_offsets(self) -> memoryview:
+        """Where in `keys` each key begins, and the last one ends: one number more than there are messages."""
+        return self.columns[: 4 * (self.messages + 1)].cast("I")
+
+    @property
+    def data_offsets(self) -> memoryview:
+        """The same for `data`."""
+        width = 4 * (self.messages + 1)
+        return self.columns[width : 2 * width].cast("I")
+
+    @property
+    def keys(self) -> memoryview:
+        """All keys in a row, as UTF-8; an empty one means that no order is promised."""
+        return self._column(0)
+
+    @property
+    def data(self) -> memoryview:
+        """The data of all messages in a row."""
+        return self._column(1)
+
+    def attributes(self) -> list[Mapping[str, str] | None] | None:
+        """Those of each message; None if none has any."""
+        return json.loads(bytes(self._column(2)))[0] if self.lengths[2] else None
+
+    def publish_times_us(self) -> array[int] | None:
+        """When each was published; None if that is when they were stored."""
+        if not self.own_times:
+            return None
+        start = 8 * (self.messages + 1) + sum(self.lengths)
+        return array("q", bytes(self.columns[start : start + 8 * self.messages]))
+
+    def _column(self, number: int) -> memoryview:
+        start = 8 * (self.messages + 1) + sum(self.lengths[:number])
+        return self.columns[start : start + self.lengths[number]]
+
     def records(self) -> list[Record]:
         """The messages, as they were."""
-        keys_length, data_length, attributes_length = self.lengths
-        offsets = 4 * (self.messages + 1)
-        key_offsets = self.columns[:offsets].cast("I").tolist()
-        data_offsets = self.columns[offsets : 2 * offsets].cast("I").tolist()
-        start = 2 * offsets
-        keys = _slices(bytes(self.columns[start : start + keys_length]), key_offsets)
-        start += keys_length
-        blob = bytes(self.columns[start : start + data_length])
-        start += data_length
-        data = [blob[begin:end] for begin, end in pairwise(data_offsets)]
+        key_offsets = self.key_offsets.tolist()
+        keys = _slices(bytes(self.keys), key_offsets)
+        blob = bytes(self.data)
+        data = [blob[begin:end] for begin, end in pairwise(self.data_offsets.tolist())]
         attributes: Iterable[Any] = repeat(None)
         sizes = [d + k for d, k in zip(map(len, data), _lengths(key_offsets), strict=True)]
-        if attributes_length:
-            attributes, extra = json.loads(bytes(self.columns[start : start + attributes_length]))
+        if self.lengths[2]:
+            attributes, extra = json.loads(bytes(self._column(2)))
             sizes = [size + more for size, more in zip(sizes, extra, strict=True)]
-            start += attributes_length
-        times: Iterable[int] = repeat(self.stored_us)
-        if self.own_times:
-            times = array("q", bytes(self.columns[start : start + 8 * self.messages]))
-        positions = range(self.first, self.first + self.messages)
+        times: Iterable[int] = self.publish_times_us() or repeat(self.stored_us)
+        positions = range(self.first, self.end)
         return list(zip(positions, keys, data, attributes, times, sizes, repeat(self.stored_us)))
 
 
@@ -111,6 +143,7 @@ class Stored(NamedTuple):
 
     serial: int  # of its topic
     first: int
+    end: int
     size: int
     stored_us: int
 
@@ -121,9 +154,9 @@ def encode(events: Iterable[Event], serial_of: Callable[[str], int]) -> tuple[li
     stored: list[Stored] = []
     for event in events:
         if isinstance(event, Published):
-            serial, first = serial_of(event.topic), event.records[0]
+            serial, (first, *_, stored_us) = serial_of(event.topic), event.records[0]
             pieces += _published(event, serial)
-            stored.append(Stored(serial, first[POSITION], event.size, first[STORED_US]))
+            stored.append(Stored(serial, first, first + len(event.records), event.size, stored_us))
         elif isinstance(event, Acked):
             pieces += _acked(event)
         elif not isinstance(event, Elapsed):  # time passes without being written down
@@ -133,9 +166,15 @@ def encode(events: Iterable[Event], serial_of: Callable[[str], int]) -> tuple[li
 
 
 def _published(event: Published, serial: int) -> Iterable[bytes]:
-    _, records, size, refused = event
-    positions, keys, data, attributes, publish_times, sizes, stored_times = zip(*records, strict=True)
-    count, stored_us = len(records), stored_times[0]
+    _, records, size, refused, columns = event
+    first, publish_us, stored_us = records[0][POSITION], records[0][PUBLISH_US], records[0][STORED_US]
+    times = b""
+    if columns is None:
+        columns = to_columns([(key, data, attributes, size) for _, key, data, attributes, _, size, _ in records])
+        times = array("q", [record[PUBLISH_US] for record in records]).tobytes()
+    elif publish_us != stored_us:
+        times = array("q", [publish_us]).tobytes() * len(records)
+    keys, data, attributes, sizes = columns
     joined = "".join(keys).encode()
     # One character is one byte in most keys; where it is not, each has to be looked at.
     key_lengths = map(len, keys) if len(joined) == sum(map(len, keys)) else map(len, map(str.encode, keys))
@@ -145,15 +184,13 @@ def _published(event: Published, serial: int) -> Iterable[bytes]:
     if any(attributes):
         plain = map(sum, zip(map(len, data), _lengths(key_offsets.tolist()), strict=True))
         some = _json((attributes, [size - known for size, known in zip(sizes, plain, strict=True)]))
-    times = b"" if set(publish_times) == {stored_us} else array("q", publish_times).tobytes()
     missed = _json({name: missed_of(records, refused[name]) for name in refused}) if refused else b""
     blob = b"".join(data)
     header = _PUBLISHED.pack(
-        serial, positions[0], count, stored_us, size, len(joined), len(blob), len(some), len(missed), bool(times)
+        serial, first, len(records), stored_us, size, len(joined), len(blob), len(some), len(missed), bool(times)
     )
-    columns = (key_offsets.tobytes(), data_offsets.tobytes(), joined, blob, some, times)
-    length = len(header) + len(missed) + sum(map(len, columns))
-    return (_ENTRY.pack(PUBLISHED, length), header, missed, *columns)
+    parts = (header, missed, key_offsets.tobytes(), data_offsets.tobytes(), joined, blob, some, times)
+    return (_ENTRY.pack(PUBLISHED, sum(map(len, parts))), *parts)
 
 
 def _acked(event: Acked) -> Iterable[bytes]:
@@ -210,6 +247,8 @@ def entries(body: bytes) -> Iterator[tuple[int, memoryview]]:
     while start < len(view):
         kind, length = _ENTRY.unpack_from(view, start)
         start += _ENTRY.size
+        if start + length > len(view):
+            raise ValueError("an entry is longer than its frame")
         yield kind, view[start : start + length]
         start += length
 
@@ -226,6 +265,15 @@ def batch(entry: memoryview) -> Batch:
     return Batch(serial, first, count, stored_us, size, told, entry[start:], (keys, data, attributes), bool(own_times))
 
 
+def acked(entry: memoryview) -> tuple[str, Sequence[int]]:
+    """The name of a subscription, and which positions it has done."""
+    length, count, is_run = _ACKED.unpack_from(entry)
+    start = _ACKED.size + length
+    positions = array("Q", bytes(entry[start:])).tolist()
+    name = str(entry[_ACKED.size : start], "utf-8")
+    return name, range(positions[0], positions[0] + count) if is_run else positions
+
+
 def replay(body: bytes, book: Book, names: dict[int, str]) -> list[Stored]:
     """Repeat a frame's events in the books; returns what was published. `names` are those of topics by serial."""
     published: list[Stored] = []
@@ -233,17 +281,14 @@ def replay(body: bytes, book: Book, names: dict[int, str]) -> list[Stored]:
         if kind == PUBLISHED:
             found = batch(entry)
             book.published(names[found.serial], found.first, found.messages, found.stored_us, found.missed)
-            published.append(Stored(found.serial, found.first, found.size, found.stored_us))
+            published.append(Stored(found.serial, found.first, found.end, found.size, found.stored_us))
         elif kind == ACKED:
-            length, count, is_run = _ACKED.unpack_from(entry)
-            start = _ACKED.size + length
-            positions = array("Q", bytes(entry[start:])).tolist()
-            name = str(entry[_ACKED.size : start], "utf-8")
-            book.subscriptions[name].acked(range(positions[0], positions[0] + count) if is_run else positions)
+            name, positions = acked(entry)
+            book.subscriptions[name].acked(positions)
         elif kind == OTHER:
             _replay_other(json.loads(bytes(entry)), book, names)
         else:
-            raise _unknown(f"of kind {kind}")
+            raise unknown(f"of kind {kind}")
     return published
 
 
@@ -274,10 +319,10 @@ def _replay_other(parts: list[Any], book: Book, names: dict[int, str]) -> None:
         case ["sought", name, position, replay_from, visible]:
             book.subscriptions[name].sought(position, replay_from, visible)
         case _:
-            raise _unknown(str(parts[:1]))
+            raise unknown(str(parts[:1]))
 
 
-def _unknown(entry: str) -> FailedPrecondition:
+def unknown(entry: str) -> FailedPrecondition:
     return FailedPrecondition(f"the journal has an entry {entry}, which this version of inorder does not know")
 
 

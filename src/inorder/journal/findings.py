@@ -7,6 +7,16 @@ from typing import NamedTuple
 Progress = Callable[[int, int], None]
 """Told from time to time how many bytes are done, and how many there are in all."""
 
+Judge = Callable[[bytes], str]
+"""Says what is wrong with a body that came back as it was written; nothing if it has a meaning."""
+
+
+class Meaning(NamedTuple):
+    """Who knows what the bodies of frames and snapshots mean."""
+
+    frame: Judge
+    snapshot: Judge
+
 
 class Finding(NamedTuple):
     """A place where something is wrong."""
@@ -17,6 +27,7 @@ class Finding(NamedTuple):
     lost: bool  # False: it never was durable, and the next recovery cuts it
     unreadable: int  # bytes from there to the next frame that can be read, or to the file's end
     frames_before: int  # those of this file that can be read before the place
+    meaningless: bool = False  # it is as it was written, but cannot be decoded, which no repair can mend
 
 
 class Verified(NamedTuple):

@@ -10,7 +10,7 @@ frame's location as well, which makes a header that is found by searching worth 
 carry copies of journals. All numbers are little-endian. The file header keeps its shape in every format.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
@@ -91,10 +91,11 @@ def previous_end(file: File, magic: bytes, number: int, name: str) -> Location:
     return Location(end)
 
 
-def frames_in(file: File, start: Location, end: Location) -> Iterator[tuple[Location, bytes]]:
+def frames_in(file: File, start: Location, end: Location) -> Generator[tuple[Location, bytes], None, Location]:
     """The frames of one segment from `start` to `end`, checked. Raises BadFrame where the chain breaks.
 
-    Reads in large pieces, and a frame that a piece does not hold whole begins the next piece.
+    Reads in large pieces, and a frame that a piece does not hold whole begins the next piece. Returns where
+    the frames end: before `end`, if nothing but zeros follows, which is room for more of them.
     """
     location, read_size = start, _FIRST_READ
     unpack, header_size = _FRAME.unpack_from, FRAME_HEADER
@@ -107,6 +108,8 @@ def frames_in(file: File, start: Location, end: Location) -> Iterator[tuple[Loca
         while at + header_size <= whole:
             magic, length, _, checksum, header_checksum = unpack(data, at)
             if magic != FRAME_MAGIC:
+                if only_zeros(file, location, end):
+                    return location
                 raise BadFrame(location, "no frame begins here")
             if header_checksum != crc32(_LOCATION.pack(location), crc32(data[at : at + _CHECKED])):
                 raise BadFrame(location, "the frame's header does not match its checksum")
@@ -121,8 +124,21 @@ def frames_in(file: File, start: Location, end: Location) -> Iterator[tuple[Loca
             location += wanted
             wanted = header_size
         if location + wanted > end and location < end:
+            if only_zeros(file, location, end):
+                return location
             raise BadFrame(location, "the frame is incomplete")
         read_size = max(min(read_size * 4, _LARGEST_READ), wanted)
+    return location
+
+
+def only_zeros(file: File, start: Location, end: Location) -> bool:
+    """Whether there is nothing from `start` to `end`."""
+    while start < end:
+        data = file.read(start & OFFSET_MASK, min(_LARGEST_READ, end - start))
+        if not data or data.strip(b"\0"):
+            return not data
+        start += len(data)
+    return True
 
 
 class FrameHeader(NamedTuple):

@@ -1,7 +1,7 @@
 """Where in the journal the messages of a topic stand, and how they are read again.
 
-One entry for many messages: a block is a stretch of frames within one part of the journal. So the
-index of a backlog that is larger than memory is small, and what is read costs one block at least.
+One entry for many messages: a block is a stretch of frames, mostly within one part of the journal. So
+the index of a backlog that is larger than memory is small, and what is read costs one block at least.
 """
 
 from __future__ import annotations
@@ -15,34 +15,38 @@ from inorder.journal import Location, Part, Store
 from inorder.journal.codec import PUBLISHED, Batch, Stored, batch, entries
 from inorder.message import Record
 
-BLOCK = 64 * 1024  # as locations differ: bytes in segment files, frames in a database
-
 
 class TopicIndex:
     """The blocks of one topic, ascending. Columns, because there may be many."""
 
-    COLUMNS = ("firsts", "starts", "lasts", "times", "sizes")
+    COLUMNS = ("firsts", "ends", "starts", "lasts", "times", "sizes")
 
-    def __init__(self, columns: Sequence[Sequence[int]] = ((), (), (), (), ())) -> None:
-        self.firsts, self.starts, self.lasts, self.times, self.sizes = (array("q", column) for column in columns)
-        # The first position of a block; where its first and its last frame begin; when its first batch
-        # was stored; the bytes of all messages before it.
-        self.size = self.sizes[-1] if self.sizes else 0  # of all messages so far
+    def __init__(self, columns: Sequence[Sequence[int]] = ((), (), (), (), (), ())) -> None:
+        self.firsts, self.ends, self.starts, self.lasts, self.times, self.sizes = (
+            array("q", column) for column in columns
+        )
+        # The first position of a block, and the one behind its last; where its first and its last frame
+        # begin; when its first batch was stored; the bytes of its messages.
 
-    def add(self, location: Location, stored: Stored, part: Location) -> None:
-        """A batch stands in the frame at this location, in the part that begins there: no block is in two parts."""
-        if not self.starts or self.starts[-1] < part or location - self.starts[-1] >= BLOCK:
+    def add(self, location: Location, stored: Stored, part: Location, block: int) -> None:
+        """A batch stands in the frame at this location, in the part that begins there: no block is in two parts.
+
+        A block is as long as `block`, as locations differ.
+        """
+        if not self.starts or self.starts[-1] < part or location - self.starts[-1] >= block:
             self.firsts.append(stored.first)
+            self.ends.append(stored.end)
             self.starts.append(location)
             self.lasts.append(location)
             self.times.append(stored.stored_us)
-            self.sizes.append(self.size)
+            self.sizes.append(0)
+        self.ends[-1] = stored.end
         self.lasts[-1] = location
-        self.size += stored.size
+        self.sizes[-1] += stored.size
 
     def within(self, part: Part) -> tuple[int, int]:
-        """The blocks of a part of the journal: the first, and the one behind the last."""
-        return bisect_left(self.starts, part.first), bisect_left(self.starts, part.end)
+        """The blocks with frames in a part of the journal: the first, and the one behind the last."""
+        return bisect_left(self.lasts, part.first), bisect_left(self.starts, part.end)
 
     def forget(self, part: Part) -> None:
         """A part of the journal is gone."""
@@ -100,9 +104,8 @@ class JournalHistory:
     def size(self, first: int, end: int) -> int:
         if first >= end:
             return 0
-        firsts, sizes = self.index.firsts, [*self.index.sizes, self.index.size]
-        begin = max(bisect_right(firsts, first) - 1, 0)
-        return sizes[max(bisect_left(firsts, end), begin)] - sizes[begin]
+        firsts = self.index.firsts
+        return sum(self.index.sizes[max(bisect_right(firsts, first) - 1, 0) : bisect_left(firsts, end)])
 
     def _batches(self, block: int) -> Iterator[Batch]:
         start, last = self.index.starts[block], self.index.lasts[block]

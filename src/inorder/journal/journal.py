@@ -51,15 +51,14 @@ class Journal:
         """What to write of events, and what is published by them."""
         return encode(events, serial_of)
 
-    def write(self, body: list[bytes], *, sync: bool) -> Location:
-        """Append a frame, and make it durable if that is asked for."""
+    def write(self, body: list[bytes]) -> Location:
+        """Append a frame."""
         location = self.store.append(body)
         self.unsaved += sum(map(len, body))
-        if sync:
-            self.store.sync()
         return location
 
     def sync(self) -> None:
+        """Make durable what was written."""
         self.store.sync()
 
     def close(self) -> None:
@@ -69,7 +68,7 @@ class Journal:
         """Remember where messages stand that were published in the frame at this location."""
         for stored in published:
             index = self._indexes.setdefault(stored.serial, TopicIndex())
-            index.add(location, stored, self.store.part_of(location))
+            index.add(location, stored, self.store.part_of(location), self.store.block)
 
     def wants_snapshot(self) -> bool:
         """Whether the next start would have to read more than it should."""
@@ -101,7 +100,7 @@ class Journal:
             if not ledger.detached:
                 readers[book.topics[ledger.topic].serial].append(ledger)
         dropped = []
-        for part in self.store.parts():
+        for part in self.store.parts()[:-1]:  # the last one is written to
             needed = (self._needed(part, topic, readers[serial], now_us) for serial, topic in topics.items())
             if part.first >= self._saved or any(needed):
                 continue

@@ -6,11 +6,13 @@ import socket
 import weakref
 from datetime import UTC, datetime
 from pathlib import Path
+from time import sleep
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.errors import JournalInUse
 
 LOCK_NAME = "lock"
+_GLANCE_SECONDS = 0.02  # longer than anybody holds the lock who only wants to know whether it is free
 _LONGEST_OWNER = 1000  # bytes; a lock file has less, and whatever else the file is, it is not read as a whole
 
 
@@ -26,12 +28,14 @@ class FolderLock:
         self.held = False
         self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _locked(self._descriptor, fcntl.LOCK_EX):
+                sleep(_GLANCE_SECONDS)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._say_who_owns_it()
         except BlockingIOError:
-            owner = os.pread(self._descriptor, _LONGEST_OWNER, 0).decode(errors="replace").strip()
+            owner = _named_in(self._descriptor)
             os.close(self._descriptor)
-            raise JournalInUse(str(folder), owner or "a process that is just starting") from None
+            raise JournalInUse(str(folder), owner) from None
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -52,6 +56,31 @@ class FolderLock:
 
     def __del__(self) -> None:
         self.release()
+
+
+def owner_of(folder: Path) -> str | None:
+    """Who owns a folder at the moment; None if nobody does. Changes nothing."""
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return None if _locked(descriptor, fcntl.LOCK_SH) else _named_in(descriptor)
+    finally:
+        os.close(descriptor)  # which unlocks it, if it was locked
+
+
+def _locked(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _named_in(descriptor: int) -> str:
+    owner = os.pread(descriptor, _LONGEST_OWNER, 0).decode(errors="replace").strip()
+    return owner or "a process that is just starting"
 
 
 _held: "weakref.WeakSet[FolderLock]" = weakref.WeakSet()

@@ -45,8 +45,7 @@ class Opening:
             self.end = first_location(number)
             file_end = number << SEGMENT_SHIFT | file.size()
             try:
-                yield from frames_in(file, self.end, file_end)
-                self.end = file_end
+                self.end = yield from frames_in(file, self.end, file_end)
             except BadFrame as bad:
                 self._judge(bad, file)
         if self.durable > self.end:
@@ -72,7 +71,8 @@ class Opening:
         if had_been_durable(bad.location, file, self.found, self.durable):
             raise bad.as_damage(log_name(segment_of(bad.location)))
         self.end = bad.location
-        self.cut = file.size() - (bad.location & OFFSET_MASK)
+        rest = file.read(bad.location & OFFSET_MASK, file.size())
+        self.cut = len(rest.rstrip(b"\0"))
 
     def uncertain(self) -> int:
         """The byte of the last segment from which on it is not known to be durable."""

@@ -9,7 +9,7 @@ from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.errors import JournalDamaged
 from inorder.journal import Location
 from inorder.journal.files import File, Files, Folder, write_all
-from inorder.journal.findings import Finding, Meter, Progress, Repaired, Verified
+from inorder.journal.findings import Finding, Meaning, Meter, Progress, Repaired, Verified
 from inorder.journal.frames import (
     FILE_HEADER,
     FRAME_HEADER,
@@ -39,22 +39,24 @@ from inorder.journal.layout import (
 from inorder.journal.opening import had_been_durable, was_complete
 
 
-def verify_segments(files: Files, progress: Progress | None = None) -> Verified:
+def verify_segments(files: Files, progress: Progress | None = None, meaning: Meaning | None = None) -> Verified:
     """Read all segments and the snapshot, those before the snapshot included."""
-    looking = _Looking(files, progress)
+    looking = _Looking(files, progress, meaning)
     findings = list(looking.findings())
     return Verified(looking.frames, looking.size, findings)
 
 
 class _Looking:
-    def __init__(self, files: Files, progress: Progress | None) -> None:
+    def __init__(self, files: Files, progress: Progress | None, meaning: Meaning | None) -> None:
         self._files = files
+        self._meaning = meaning
         self._durable = read_head(files)  # before the files, which only grow
         self._found = layout(files)
         self._logs = dict(self._opened())
         self.size = sum(file.size() for file in self._logs.values())
         self.frames = 0
         self._meter = Meter(progress, self.size)
+        self._end: Location = 0  # behind the last frame that can be read
 
     def _opened(self) -> Iterator[tuple[int, File]]:
         for number in self._found.logs:
@@ -76,7 +78,9 @@ class _Looking:
     def _in_snapshot(self) -> Iterator[Finding]:
         if number := self._found.snapshot:
             try:
-                read_snapshot(self._files, number)
+                body = read_snapshot(self._files, number)
+                if self._meaning is not None and (problem := self._meaning.snapshot(body)):
+                    yield Finding(snapshot_name(number), FILE_HEADER, problem, True, 0, 0, meaningless=True)
             except JournalDamaged as damage:
                 size = self._files.open(damage.file).size()
                 yield Finding(damage.file, damage.position, damage.problem, True, size - damage.position, 0)
@@ -100,24 +104,33 @@ class _Looking:
         end = number << SEGMENT_SHIFT | file.size()
         start, frames = first_location(number), 0
         behind: list[Location] | None = None
+        doubted: Location = 0
         while start < end:
             try:
-                for _, body in frames_in(file, start, end):
+                for location, body in frames_in(file, start, end):
+                    if self._meaning is not None and (problem := self._meaning.frame(body)):
+                        position = location & OFFSET_MASK
+                        yield Finding(log_name(number), position, problem, True, 0, frames, meaningless=True)
                     frames += 1
                     self.frames += 1
+                    self._end = location + FRAME_HEADER + len(body)
                     self._meter.add(FRAME_HEADER + len(body))
                 return
             except BadFrame as bad:
+                lost = had_been_durable(bad.location, file, self._found, self._durable)
+                if lost and bad.location != doubted:  # an owner may have been writing it, and is done by now
+                    doubted = start = bad.location
+                    end = number << SEGMENT_SHIFT | file.size()
+                    continue
                 if behind is None:  # looked for once: a file may have many holes
                     behind = [header.location for header in headers_behind(file, bad.location, end)]
                 start = next((location for location in behind if location > bad.location), end)
-                lost = had_been_durable(bad.location, file, self._found, self._durable)
                 position = bad.location & OFFSET_MASK
                 yield Finding(log_name(number), position, bad.problem, lost, start - bad.location, frames)
 
     def _behind_the_end(self) -> Iterator[Finding]:
         last = max(self._logs, default=0)
-        end = last << SEGMENT_SHIFT | self._logs[last].size() if last else 0
+        end = max(self._end, first_location(last)) if last else 0
         if self._durable > end:
             name = log_name(last or segment_of(self._durable))
             yield Finding(name, end & OFFSET_MASK, "frames behind this byte are missing", True, 0, 0)

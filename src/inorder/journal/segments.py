@@ -6,11 +6,11 @@ the last segment can have a torn end. Snapshot 7 stands for everything before se
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from inorder.errors import Closed, FrameDropped, InvalidArgument, JournalDamaged, JournalFailed
-from inorder.journal import SEGMENT_BYTES, Location, Part, Recovered
+from inorder.journal import SEGMENT_BLOCK, SEGMENT_BYTES, Location, Part, Recovered
 from inorder.journal.files import File, Files, write_all
 from inorder.journal.frames import (
     FRAME_HEADER,
@@ -31,6 +31,7 @@ from inorder.journal.opening import Opening
 
 _OPEN_FILES = 32  # segments kept open for reading
 _COPY_BYTES = 1 << 22
+_LEAST_ROOM, _MOST_ROOM = 1 << 16, 1 << 22  # bytes of zeros ahead of the frames
 
 
 class _Tail(NamedTuple):
@@ -43,6 +44,9 @@ class _Tail(NamedTuple):
 class SegmentStore:
     """A `Store` in the files of one folder, which it owns until it is closed."""
 
+    block = SEGMENT_BLOCK
+    outlives_its_process = True
+
     def __init__(self, files: Files, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.report: list[str] = []
         self._files = files
@@ -54,6 +58,7 @@ class SegmentStore:
         self._writing = threading.RLock()
         self._syncing = threading.RLock()
         self._tail: _Tail | None = None
+        self._filled = 0  # bytes of the tail's file that are there already, frames or room for them
         self._durable: Location = 0
         self._sealed: dict[int, int] = {}  # number: size of each segment before the tail's
         self._snapshot = 0
@@ -104,14 +109,16 @@ class SegmentStore:
     def _old_segment(self, number: int, opening: Opening) -> _Tail:
         name, end = log_name(number), opening.end & OFFSET_MASK
         file = self._files.open(name, write=True)
-        if opening.cut:
+        if file.size() > end:
             file.truncate(end)
+        if opening.cut:
             self.report.append(f"cut {opening.cut} bytes of an incomplete frame at the end of {name}")
         # After a failed sync the system may hold bytes it believes to be on disk while they are not. Writing
         # them once more makes this sync mean something, and changes nothing if they had been there.
         for position in range(opening.uncertain(), end, _COPY_BYTES):
             write_all(file, position, file.read(position, min(_COPY_BYTES, end - position)))
         file.sync()
+        self._filled = end
         return _Tail(file, opening.end)
 
     # Writing
@@ -124,6 +131,8 @@ class SegmentStore:
             if (tail.end & OFFSET_MASK) + size > self._segment_bytes:
                 tail = self._next_segment(tail)
             location = tail.end
+            if (location & OFFSET_MASK) + size > self._filled:
+                self._make_room(tail, (location & OFFSET_MASK) + size)
             header = frame_header(location, self._durable, data)
             try:
                 written = tail.file.write(location & OFFSET_MASK, (header, data))
@@ -133,6 +142,22 @@ class SegmentStore:
                 raise self._stop("write", log_name(segment_of(location)), error) from error
             self._tail = _Tail(tail.file, location + size)
             return location
+
+    def _make_room(self, tail: _Tail, needed: int) -> None:
+        """Fill the file with zeros ahead of its frames.
+
+        To sync bytes of a file that does not grow takes half the time, and a fraction of it while others
+        use the disk: the file system has nothing to write down about it.
+        """
+        room = min(max(self._filled, _LEAST_ROOM), _MOST_ROOM)
+        wanted = min(max(needed, self._filled + room), self._segment_bytes)
+        with suppress(OSError):  # where there is no room, the frame itself will say so
+            while self._filled < wanted:
+                written = tail.file.write(self._filled, (bytes(wanted - self._filled),))
+                if not written:
+                    break
+                self._filled += written
+        self._filled = max(self._filled, needed)
 
     def sync(self) -> None:
         with self._syncing:
@@ -158,6 +183,9 @@ class SegmentStore:
             number = segment_of(tail.end)
             if tail.end == first_location(number):
                 return tail
+            with self._stops_if_it_fails("truncate", log_name(number)):
+                tail.file.truncate(tail.end & OFFSET_MASK)
+                tail.file.sync()
             with self._stops_if_it_fails("create", log_name(number + 1)):
                 new = self._new_segment(number + 1, tail.end)
             self._sealed[number] = tail.end & OFFSET_MASK
@@ -171,6 +199,7 @@ class SegmentStore:
         write_all(file, 0, file_header(LOG_MAGIC, number, end_of_previous))
         file.sync()
         self._files.sync()
+        self._filled = file.size()
         return _Tail(file, first_location(number))
 
     # Snapshots and parts
@@ -285,6 +314,8 @@ class SegmentStore:
                 if self._failure is None and self._tail is not None and self._lock.held:
                     self.sync()
                     with self._stops_if_it_fails("sync", HEAD_NAME):
+                        self._tail.file.truncate(self._tail.end & OFFSET_MASK)
+                        self._tail.file.sync()
                         self._head.flush()
             finally:
                 self._closed = True

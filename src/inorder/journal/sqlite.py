@@ -21,7 +21,7 @@ from inorder.errors import (
     JournalTooNew,
     OtherJournal,
 )
-from inorder.journal import SEGMENT_BYTES, Location, Part, Recovered
+from inorder.journal import SEGMENT_BYTES, SQLITE_BLOCK, Location, Part, Recovered
 from inorder.journal.files import Folder
 from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
 from inorder.journal.layout import DATABASE
@@ -48,6 +48,9 @@ FROM (SELECT max(first) AS first FROM parts) LEFT JOIN frames ON location >= fir
 
 class SqliteStore:
     """A `Store` in one SQLite file. One lock for everything: who appends waits for who syncs."""
+
+    block = SQLITE_BLOCK
+    outlives_its_process = False  # it rolls back what was not committed
 
     def __init__(self, folder: Folder, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.report: list[str] = []

@@ -9,7 +9,7 @@ from zlib import crc32
 from inorder.errors import JournalDamaged, JournalFailed
 from inorder.journal import Location
 from inorder.journal.files import Folder
-from inorder.journal.findings import Finding, Meter, Progress, Repaired, Verified
+from inorder.journal.findings import Finding, Meaning, Meter, Progress, Repaired, Verified
 from inorder.journal.layout import DATABASE
 from inorder.journal.segment_tools import copies_folder
 from inorder.journal.sqlite import check_format, damage_is_named, last_part, read_snapshot, sealed_parts
@@ -17,7 +17,7 @@ from inorder.journal.sqlite import check_format, damage_is_named, last_part, rea
 _WHOLE_FILE = 0  # the position of what SQLite itself finds; frames are counted from 1
 
 
-def verify_database(folder: Folder, progress: Progress | None = None) -> Verified:
+def verify_database(folder: Folder, progress: Progress | None = None, meaning: Meaning | None = None) -> Verified:
     """Let SQLite check its file, then check every frame and the snapshot."""
     size = sum(path.stat().st_size for path in folder.path.glob(f"{DATABASE}*") if not path.name.endswith("-shm"))
     frames, findings = 0, []
@@ -27,14 +27,16 @@ def verify_database(folder: Folder, progress: Progress | None = None) -> Verifie
             connection.execute("BEGIN")  # one moment of the journal, whatever an owner writes meanwhile
             check_format(connection)
             findings += [_finding(_WHOLE_FILE, problem) for problem in _broken_pages(connection)]
-            findings += _in_snapshot(connection)
+            findings += _in_snapshot(connection, meaning)
             meter = Meter(progress, size)
-            for location, body_size, problem in _checked(connection):
-                meter.add(body_size)
+            for location, body, problem in _checked(connection):
+                meter.add(len(body))
                 if problem:
-                    findings.append(_finding(location, problem, body_size, frames))
-                else:
-                    frames += 1
+                    findings.append(_finding(location, problem, len(body), frames))
+                    continue
+                if meaning is not None and (problem := meaning.frame(body)):
+                    findings.append(_finding(location, problem, 0, frames, meaningless=True))
+                frames += 1
             meter.finish()
     except JournalDamaged as damage:
         findings.append(_finding(_WHOLE_FILE, damage.problem))
@@ -43,32 +45,36 @@ def verify_database(folder: Folder, progress: Progress | None = None) -> Verifie
     return Verified(frames, size, findings)
 
 
-def _finding(position: int, problem: str, unreadable: int = 0, frames_before: int = 0) -> Finding:
-    return Finding(DATABASE, position, problem, True, unreadable, frames_before)
+def _finding(
+    position: int, problem: str, unreadable: int = 0, frames_before: int = 0, *, meaningless: bool = False
+) -> Finding:
+    return Finding(DATABASE, position, problem, True, unreadable, frames_before, meaningless)
 
 
 def _broken_pages(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in connection.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
 
 
-def _in_snapshot(connection: sqlite3.Connection) -> list[Finding]:
+def _in_snapshot(connection: sqlite3.Connection, meaning: Meaning | None) -> list[Finding]:
     try:
-        read_snapshot(connection)
+        found = read_snapshot(connection)
+        if found and meaning is not None and (problem := meaning.snapshot(found[1])):
+            return [_finding(found[0], problem, meaningless=True)]
     except JournalDamaged as damage:
         return [_finding(damage.position, damage.problem)]
     return []
 
 
-def _checked(connection: sqlite3.Connection) -> Iterator[tuple[Location, int, str]]:
-    """Each frame that should be there: its location, its size, and what is wrong with it."""
+def _checked(connection: sqlite3.Connection) -> Iterator[tuple[Location, bytes, str]]:
+    """Each frame that should be there: its location, its body, and what is wrong with it."""
     for first, end, _ in [*sealed_parts(connection), last_part(connection)]:
         expected = first
         select = "SELECT location, checksum, body FROM frames WHERE location >= ? AND location < ? ORDER BY location"
         for location, checksum, body in connection.execute(select, (first, end)):
-            yield from ((lost, 0, "the frame is missing") for lost in range(expected, location))
-            yield location, len(body), "" if crc32(body) == checksum else "the frame does not match its checksum"
+            yield from ((lost, b"", "the frame is missing") for lost in range(expected, location))
+            yield location, body, "" if crc32(body) == checksum else "the frame does not match its checksum"
             expected = location + 1
-        yield from ((lost, 0, "the frame is missing") for lost in range(expected, end))
+        yield from ((lost, b"", "the frame is missing") for lost in range(expected, end))
 
 
 def repair_database(folder: Folder) -> Repaired:

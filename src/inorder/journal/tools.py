@@ -8,18 +8,20 @@ import os
 
 from inorder.errors import NotFound
 from inorder.journal.files import Folder
-from inorder.journal.findings import Finding, Progress, Repaired, Verified
+from inorder.journal.findings import Finding, Meaning, Progress, Repaired, Verified
 from inorder.journal.layout import DATABASE
 from inorder.journal.segment_tools import repair_segments, verify_segments
 from inorder.journal.sqlite_tools import repair_database, verify_database
 
-__all__ = ["Finding", "Progress", "Repaired", "Verified", "repair", "verify"]
+__all__ = ["Finding", "Meaning", "Progress", "Repaired", "Verified", "repair", "verify"]
 
 
-def verify(folder: str | os.PathLike[str], progress: Progress | None = None) -> Verified:
-    """Read everything and say what is damaged."""
+def verify(
+    folder: str | os.PathLike[str], progress: Progress | None = None, meaning: Meaning | None = None
+) -> Verified:
+    """Read everything and say what is damaged; with a `meaning`, also what is whole and cannot be decoded."""
     files = _existing(folder)
-    return (verify_database if DATABASE in files.names() else verify_segments)(files, progress)
+    return (verify_database if DATABASE in files.names() else verify_segments)(files, progress, meaning)
 
 
 def repair(folder: str | os.PathLike[str]) -> Repaired:

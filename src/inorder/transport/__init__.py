@@ -17,6 +17,16 @@ from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
 
 
+class Terms(Protocol):
+    """What a consumer goes by. An attribute and no call, as it is looked at before each message is begun."""
+
+    options: SubscriptionOptions | None
+    """Those in force, at least as new as the last `take`; another object after each change.
+
+    None once the subscription is deleted, though there may be another one of its name.
+    """
+
+
 class Deliveries(Protocol):
     """One consumer of a subscription. Lease numbers mean something to this object only."""
 
@@ -24,11 +34,8 @@ class Deliveries(Protocol):
     ack_id_prefix: str
 
     @property
-    def options(self) -> SubscriptionOptions | None:
-        """Those in force, at least as new as the last `take`; another object after each change.
-
-        None once the subscription is deleted, though there may be another one of its name.
-        """
+    def terms(self) -> Terms:
+        """The same object from first to last."""
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
         """What is there now, within the limits; a gap record in its place. Never waits.

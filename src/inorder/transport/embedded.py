@@ -114,13 +114,9 @@ class EmbeddedDeliveries:
     ) -> None:
         self._broker = broker
         self._subscription = subscription
-        self._watch = broker.watch(subscription, wake, report)
-        self.id_prefix = self._watch.id_prefix
-        self.ack_id_prefix = self._watch.ack_id_prefix
-
-    @property
-    def options(self) -> SubscriptionOptions | None:
-        return self._watch.options
+        self.terms = broker.watch(subscription, wake, report)
+        self.id_prefix = self.terms.id_prefix
+        self.ack_id_prefix = self.terms.ack_id_prefix
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
         return self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
@@ -140,4 +136,4 @@ class EmbeddedDeliveries:
         self._broker.release(self._subscription, leases, source)
 
     def close(self) -> None:
-        self._broker.unwatch(self._subscription, self._watch)
+        self._broker.unwatch(self._subscription, self.terms)

@@ -73,18 +73,30 @@ def test_the_next_request_of_a_key_waits_for_the_answer_to_the_one_before() -> N
     pendings = [publisher.publish(data, None, "k") for data in (b"1", b"2", b"3")]
     assert transport.sent() == [[b"1"]]
     transport.answer()
-    assert transport.sent() == [[b"1"], [b"2"]]
+    assert transport.sent() == [[b"1"], [b"2", b"3"]]
     transport.answer()
-    transport.answer()
-    assert transport.sent() == [[b"1"], [b"2"], [b"3"]]
     assert [pending.result(0) for pending in pendings] == ["1", "2", "3"]
 
 
-def test_requests_of_other_keys_and_of_none_do_not_wait() -> None:
+def test_what_comes_while_a_request_is_under_way_goes_together_when_it_is_answered() -> None:
     publisher, transport = make()
-    for key in ("a", "b", None, None):
-        publisher.publish(b"x", None, key)
-    assert len(transport.sent()) == 4
+    for data, key in ((b"1", "a"), (b"2", "b"), (b"3", None), (b"4", "a")):
+        publisher.publish(data, None, key)
+    assert transport.sent() == [[b"1"]]
+    transport.answer()
+    assert transport.sent() == [[b"1"], [b"2", b"3", b"4"]]
+
+
+def test_a_request_that_fails_lets_the_others_go() -> None:
+    publisher, transport = make()
+    first = publisher.publish(b"1", None, "a")
+    second, third = publisher.publish(b"2", None, "a"), publisher.publish(b"3", None, "b")
+    transport.answer(Unavailable("no broker"))
+    assert transport.sent() == [[b"1"], [b"3"]]
+    transport.answer()
+    assert isinstance(first.exception(0), Unavailable)
+    assert isinstance(second.exception(0), KeyPaused)
+    assert third.result(0) == "3"
 
 
 def test_many_messages_wait_behind_a_key_that_is_under_way() -> None:
@@ -93,7 +105,7 @@ def test_many_messages_wait_behind_a_key_that_is_under_way() -> None:
     many = publisher.publish_many([Message(b"2", ordering_key="k"), Message(b"free"), Message(b"3", ordering_key="k")])
     assert transport.sent() == [[b"1"], [b"free"]]
     transport.answer_all()
-    assert transport.sent() == [[b"1"], [b"free"], [b"2"], [b"3"]]
+    assert transport.sent() == [[b"1"], [b"free"], [b"2", b"3"]]
     assert many.result(0) == ["2", "free", "3"]
 
 
@@ -180,6 +192,18 @@ def test_a_flush_splits_what_is_too_much_for_one_request() -> None:
         publisher.publish(bytes(MAX_REQUEST_BYTES // 2 - 10), None, key)
     publisher.flush()
     assert [len(request) for request in transport.sent()] == [2, 1]
+
+
+def test_a_flush_waits_for_what_is_under_way_and_for_what_waits_behind_it() -> None:
+    publisher, transport = make(batching=Batching(max_milliseconds=10))
+    for data in (b"1", b"2"):
+        publisher.publish(data, None, "k")
+        flushed = publisher.flush()
+    transport.answer()
+    assert transport.sent() == [[b"1"], [b"2"]]
+    assert not flushed.done()
+    transport.answer()
+    assert flushed.done()
 
 
 def test_many_messages_are_one_request_only_if_they_fit_into_one() -> None:

@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 30
 def wait_until(condition: Callable[[], object]) -> None:
     give_up = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < give_up
+        assert time.monotonic() < give_up, [one.name for one in threading.enumerate()]
         time.sleep(0.001)
 
 

@@ -65,7 +65,7 @@ def test_a_frame_torn_at_any_byte_is_cut(kept: int) -> None:
     for rest in (b"", bytes(LAST_FRAME - kept), b"\xff" * 10, bytes(1000)):
         disk.overwrite(LAST, whole[: start + kept] + rest)
         bodies, report = recovered(disk)
-        cut = kept + len(rest)
+        cut = len((whole[start : start + kept] + rest).rstrip(b"\0"))  # zeros are room for frames
         if kept + len(rest) == LAST_FRAME and bodies == BODIES:  # the bytes that were lost happened to be zeros
             continue
         assert bodies == BODIES[:-1]
@@ -87,7 +87,8 @@ def test_a_frame_that_had_been_durable_is_never_cut(kept: int) -> None:
 def test_a_flip_of_any_bit_is_found_where_it_is(name: str) -> None:
     disk, locations = written()
     starts = [0, *(start for file, start in map(place, locations) if file == name)]
-    for position in range(len(disk.read(name))):
+    used = place(locations[-1])[1] + LAST_FRAME if name == LAST else len(disk.read(name))  # the rest is room
+    for position in range(used):
         before = disk.read(name)
         disk.flip_bit(name, position)
         found = damage(disk)
@@ -125,7 +126,7 @@ def test_whole_frames_behind_a_torn_one_are_cut_with_it_if_none_was_durable() ->
     list(store.recover().frames)
     start = [store.append([body]) for body in BODIES][5] & (1 << 40) - 1
     disk.flip_bit("00000001.log", start)
-    size = len(disk.read("00000001.log"))
+    size = len(disk.read("00000001.log").rstrip(b"\0"))
     assert recovered(disk) == (
         BODIES[:5],
         [f"cut {size - start} bytes of an incomplete frame at the end of 00000001.log"],
@@ -281,7 +282,7 @@ def test_damage_is_found_when_a_frame_is_read_again() -> None:
         (Faults(capacity=0), lambda store: store.append([b"x"]), "write 00000003.log: .*Errno 28"),
         (Faults(sync_error=1), lambda store: (store.append([b"x"]), store.sync()), "sync 00000003.log: .*Errno 5"),
         (Faults(capacity=0), lambda store: store.begin_part(), "create 00000004.log: .*Errno 28"),
-        (Faults(sync_error=1), lambda store: store.save_snapshot([b"x"]), "create 00000004.log: .*Errno 5"),
+        (Faults(sync_error=1), lambda store: store.save_snapshot([b"x"]), "truncate 00000003.log: .*Errno 5"),
     ],
 )
 def test_a_failed_store_names_what_failed_and_says_so_again(
@@ -297,3 +298,21 @@ def test_a_failed_store_names_what_failed_and_says_so_again(
             again(store)
         disk.faults = Faults()  # the disk is well again, and the store knows better than to believe it
     store.close()
+
+
+def test_room_ahead_of_the_frames_is_nothing_to_report() -> None:
+    disk, locations = written()
+    start = place(locations[-1])[1]
+    assert len(disk.read(LAST)) > start + LAST_FRAME  # zeros, made beforehand
+    assert recovered(disk) == (BODIES, [])
+    assert len(disk.read(LAST)) == start + LAST_FRAME
+
+
+def test_a_closed_journal_keeps_no_room() -> None:
+    disk = FaultyDisk(0)
+    store = SegmentStore(disk)
+    list(store.recover().frames)
+    location = store.append([b"x"])
+    assert len(disk.read("00000001.log")) > place(location)[1] + FRAME_HEADER + 1
+    store.close()
+    assert len(disk.read("00000001.log")) == place(location)[1] + FRAME_HEADER + 1

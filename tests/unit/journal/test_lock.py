@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 
 from inorder.errors import Closed, FailedPrecondition, JournalInUse
 from inorder.journal.files import Folder
-from inorder.journal.lock import FolderLock
+from inorder.journal.lock import FolderLock, owner_of
 from inorder.journal.segments import SegmentStore
 
 OWNER = """
 import sys
+import threading
 from inorder.journal.files import Folder
 from inorder.journal.segments import SegmentStore
 store = SegmentStore(Folder(sys.argv[1]))
@@ -120,3 +122,32 @@ def test_a_lost_lock_stops_the_store(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(Closed, match="closed"):
         store.parts()
+
+
+def test_who_owns_a_folder_can_be_asked_without_owning_it(tmp_path: Path) -> None:
+    assert owner_of(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    with owner(tmp_path) as process:
+        assert (owner_of(tmp_path) or "").startswith(f"process {process.pid} on ")
+        process.kill()
+        process.wait()
+        assert owner_of(tmp_path) is None
+    FolderLock(tmp_path).release()
+
+
+def test_a_look_at_who_owns_it_keeps_nobody_from_owning_it(tmp_path: Path) -> None:
+    FolderLock(tmp_path).release()
+    looking = threading.Event()
+
+    def look() -> None:
+        while not looking.is_set():
+            owner_of(tmp_path)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(300):
+            FolderLock(tmp_path).release()
+    finally:
+        looking.set()
+        thread.join()

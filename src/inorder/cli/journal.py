@@ -1,0 +1,253 @@
+"""`inorder journal`: what a broker's folder holds, whether it is whole, and how to save what can be read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from inorder.cli.dumping import Wanted, lines
+from inorder.cli.progress import Bar
+from inorder.cli.wording import counted, duration, moment, size, table
+from inorder.clock import SYSTEM_CLOCK
+from inorder.errors import InorderError, InvalidArgument, JournalInUse
+from inorder.journal.decoding import EVENTS, MEANING
+from inorder.journal.findings import Finding, Verified
+from inorder.journal.frames import OFFSET_MASK, segment_of
+from inorder.journal.info import JournalInfo, info
+from inorder.journal.layout import DATABASE, log_name
+from inorder.journal.lock import owner_of
+from inorder.journal.reading import JournalReader, existing_journal
+from inorder.journal.tools import repair, verify
+
+WHOLE = 0
+DAMAGED = 1
+
+
+def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Let the program know this noun."""
+    noun = nouns.add_parser("journal", help="look into a broker's folder", description=__doc__)
+    verbs = noun.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    verb = _verb(verbs, "info", _info, "say what a journal holds; works beside the broker that owns it")
+    verb.add_argument("--json", action="store_true", help="as JSON")
+
+    verb = _verb(verbs, "verify", _verify, "read everything and say what is damaged; exit code 1 if anything is")
+    verb.add_argument("--json", action="store_true", help="as JSON")
+
+    verb = _verb(verbs, "dump", _dump, "print events as lines of JSON; works beside the broker that owns it")
+    verb.add_argument("--topic", help="only messages of this topic, and events of it and of its subscriptions")
+    verb.add_argument("--from", dest="first", type=int, metavar="POSITION", help="messages and acks from here on")
+    verb.add_argument("--to", dest="end", type=int, metavar="POSITION", help="and before this one")
+    verb.add_argument("--events", metavar="NAMES", help=f"only these, as in published,acked; of {', '.join(EVENTS)}")
+
+    verb = _verb(verbs, "repair", _repair, "keep what can be read up to the first damage, and a copy of the rest")
+    verb.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _verb(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: object, text: str
+) -> argparse.ArgumentParser:
+    verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    verb.add_argument("folder", type=Path, metavar="FOLDER", help="what follows file: in PubSub('file:FOLDER')")
+    verb.set_defaults(run=run)
+    return verb
+
+
+# -- info ------------------------------------------------------------------------------------------
+
+
+def _info(given: argparse.Namespace) -> int:
+    found = info(given.folder, SYSTEM_CLOCK.now_us())
+    if given.json:
+        print(json.dumps(_plain(found), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_told(found)))
+    return WHOLE
+
+
+def _plain(found: JournalInfo) -> dict[str, Any]:
+    topics = [
+        {
+            "name": topic.name,
+            "messages": topic.end - topic.begin,
+            "begin": topic.begin,
+            "end": topic.end,
+            "bytes": topic.size,
+            "oldest_us": topic.oldest_us,
+            "newest_us": topic.newest_us,
+            "retention_seconds": topic.options.message_retention_duration,
+        }
+        for topic in found.topics
+    ]
+    return {
+        **found._asdict(),
+        "snapshot": found.snapshot and found.snapshot._asdict(),
+        "topics": topics,
+        "subscriptions": [subscription._asdict() for subscription in found.subscriptions],
+    }
+
+
+def _told(found: JournalInfo) -> Iterator[str]:
+    yield f"folder        {found.folder}"
+    yield f"journal       {found.kind}, format {found.format}"
+    yield f"size          {size(found.size)} in {counted(found.parts, 'part')}"
+    yield f"durable until {_place(found, found.end)}"
+    snapshot = found.snapshot
+    yield f"snapshot      {f'{size(snapshot.size)}, before {_place(found, snapshot.before)}' if snapshot else 'none'}"
+    yield f"owner         {found.owner or 'nobody'}"
+    yield ""
+    yield from table(
+        ("topic", "messages", "positions", "bytes", "oldest (UTC)", "newest (UTC)", "retention"),
+        [
+            (
+                topic.name,
+                topic.end - topic.begin,
+                f"{topic.begin}–{topic.end - 1}" if topic.begin < topic.end else "",
+                size(topic.size),
+                moment(topic.oldest_us),
+                moment(topic.newest_us),
+                "until acked" if (kept := topic.options.message_retention_duration) is None else duration(kept),
+            )
+            for topic in found.topics
+        ],
+    )
+    yield ""
+    yield from table(
+        ("subscription", "topic", "backlog", "oldest unacked", "parked keys", "waiting", "gaps"),
+        [
+            (
+                subscription.name,
+                f"{subscription.topic} (deleted)" if subscription.detached else subscription.topic,
+                subscription.backlog,
+                "" if (oldest := subscription.oldest_unacked) is None else f"{oldest}",
+                len(subscription.parked),
+                subscription.waiting,
+                subscription.gaps,
+            )
+            for subscription in found.subscriptions
+        ],
+    )
+
+
+def _place(found: JournalInfo, location: int) -> str:
+    if found.kind == "sqlite":
+        return f"frame {location}"
+    return f"{log_name(segment_of(location))}, byte {location & OFFSET_MASK}"
+
+
+# -- verify ----------------------------------------------------------------------------------------
+
+
+def _verify(given: argparse.Namespace) -> int:
+    verified = _looked_over(given.folder)
+    if given.json:
+        plain = {
+            "frames": verified.frames,
+            "size": verified.size,
+            "damaged": bool(verified.lost),
+            "findings": [finding._asdict() for finding in verified.findings],
+        }
+        print(json.dumps(plain, indent=2, ensure_ascii=False))
+    else:
+        _tell_findings(verified)
+        print(f"{'damaged' if verified.lost else 'whole'}: {_amount(verified)}")
+    return DAMAGED if verified.lost else WHOLE
+
+
+def _looked_over(folder: Path) -> Verified:
+    existing_journal(folder)
+    with Bar("verifying", sys.stderr) as bar:
+        return verify(folder, bar, MEANING)
+
+
+def _tell_findings(verified: Verified) -> None:
+    for finding in verified.findings:
+        print(_sentence(finding))
+
+
+def _sentence(finding: Finding) -> str:
+    unit = "frame" if finding.file == DATABASE else "byte"
+    text = f"{finding.file}, {unit} {finding.position}: {finding.problem}"
+    if finding.unreadable:
+        text += f"; {size(finding.unreadable)} cannot be read"
+    return text if finding.lost else f"{text}; it never was durable, and the next start cuts it"
+
+
+def _amount(verified: Verified) -> str:
+    return f"{counted(verified.frames, 'frame')} can be read, in {size(verified.size)}"
+
+
+# -- dump ------------------------------------------------------------------------------------------
+
+
+def _dump(given: argparse.Namespace) -> int:
+    wanted = _wanted(given)
+    for line in lines(JournalReader(given.folder), wanted):
+        sys.stdout.write(line + "\n")
+    return WHOLE
+
+
+def _wanted(given: argparse.Namespace) -> Wanted:
+    wanted = Wanted(given.topic)
+    if given.topic is None and (given.first, given.end) != (None, None):
+        raise InvalidArgument("positions belong to a topic: give --topic with --from and --to")
+    if given.first is not None:
+        wanted = wanted._replace(first=given.first)
+    if given.end is not None:
+        wanted = wanted._replace(end=given.end)
+    if given.events is not None:
+        names = given.events.split(",")
+        for name in names:
+            if name not in EVENTS:
+                raise InvalidArgument(f"--events: some of {', '.join(EVENTS)}, not {name!r}")
+        wanted = wanted._replace(events=frozenset(names))
+    return wanted
+
+
+# -- repair ----------------------------------------------------------------------------------------
+
+
+def _repair(given: argparse.Namespace) -> int:
+    before = _looked_over(given.folder)
+    _tell_findings(before)
+    if all(finding.meaningless for finding in before.lost):
+        print("nothing is left to repair: the frames are as they were written" if before.lost else "nothing is damaged")
+        return DAMAGED if before.lost else WHOLE
+    if owner := owner_of(given.folder):
+        raise JournalInUse(str(given.folder), owner)
+    if not given.yes and not _agreed():
+        print("nothing was changed")
+        return DAMAGED
+    repaired = repair(given.folder)
+    for action in repaired.actions:
+        print(action)
+    after = _looked_over(given.folder)
+    unreadable = sum(finding.unreadable for finding in before.lost)
+    print(
+        f"lost: {size(unreadable)} that cannot be read, "
+        f"and {counted(before.frames - after.frames, 'frame')} that came behind"
+    )
+    if repaired.copies is not None:
+        print(f"as it was: {repaired.copies}")
+    _tell_ends(given.folder)
+    print(f"{'still damaged' if after.lost else 'whole'}: {_amount(after)}")
+    return DAMAGED if after.lost else WHOLE
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        raise InvalidArgument("repair asks before it changes anything: give --yes where nobody can answer")
+    sys.stdout.flush()
+    print("Cut it at the first damage, and keep a copy? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _tell_ends(folder: Path) -> None:
+    with suppress(InorderError):  # what cannot be decoded was told before
+        for topic in JournalReader(folder).topics():
+            print(f"topic {topic.name!r} now ends before position {topic.end}")

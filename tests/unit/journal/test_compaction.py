@@ -1,0 +1,59 @@
+"""A part of the journal is dropped when nobody needs it any more, and not before, on both stores."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inorder.broker import MessageQueue
+from inorder.journal import Store
+from inorder.journal.files import Folder
+from inorder.journal.journal import Journal
+from inorder.journal.segments import SegmentStore
+from inorder.journal.sqlite import SqliteStore
+from inorder.message import Message
+
+both = pytest.mark.parametrize("kind", [SegmentStore, SqliteStore])
+
+
+def opened(folder: Path, kind: Callable[..., Store]) -> MessageQueue:
+    return MessageQueue(journal=Journal(kind(Folder(folder), segment_bytes=2_000)))
+
+
+def publish(queue: MessageQueue, count: int) -> None:
+    for number in range(count):
+        queue.publish("orders", [Message(b"%d" % number * 50)])
+
+
+@both
+def test_parts_with_a_backlog_are_kept_through_snapshots_and_restarts(
+    tmp_path: Path, kind: Callable[..., Store]
+) -> None:
+    queue = opened(tmp_path, kind)
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders")
+    publish(queue, 100)
+    queue._save()
+    queue.close()
+    queue = opened(tmp_path, kind)
+    assert [message.position for message in queue.pull("billing", 1_000)] == list(range(100))
+    queue.close()
+
+
+@both
+def test_parts_whose_messages_are_all_acked_are_dropped(tmp_path: Path, kind: Callable[..., Store]) -> None:
+    queue = opened(tmp_path, kind)
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders")
+    publish(queue, 100)
+    queue.ack([message.ack_id for message in queue.pull("billing", 90)])
+    assert queue._journal is not None
+    before = len(queue._journal.store.parts())
+    queue._save()
+    left = queue._journal.store.parts()
+    assert before > 8
+    assert len(left) <= 5
+    queue.close()
+    queue = opened(tmp_path, kind)
+    assert [message.position for message in queue.pull("billing", 1_000)] == list(range(90, 100))
+    queue.close()

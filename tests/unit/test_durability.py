@@ -1,0 +1,216 @@
+"""What a broker on disk promises beyond one in memory, on a disk that fails, forgets and takes its time."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inorder.broker import MessageQueue
+from inorder.errors import Closed, DataLoss, JournalFailed, JournalInUse
+from inorder.journal.files import Folder
+from inorder.journal.journal import Journal
+from inorder.journal.segments import SegmentStore
+from inorder.message import Message
+from inorder.testing import ManualClock
+from inorder.testing.faults import Faults, FaultyDisk
+
+ORDERED = {"enable_message_ordering": True}
+
+
+def on(disk: FaultyDisk, clock: ManualClock | None = None, **options: Any) -> MessageQueue:
+    return MessageQueue(clock or ManualClock(), Journal(SegmentStore(disk)), sync_seconds=3600, **options)
+
+
+def with_a_topic(disk: FaultyDisk, clock: ManualClock | None = None, **options: Any) -> MessageQueue:
+    queue = on(disk, clock, **options)
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders", ORDERED)
+    return queue
+
+
+def data(queue: MessageQueue) -> list[bytes]:
+    return [message.data for message in queue.pull("billing", 100)]
+
+
+def test_an_answered_publish_survives_a_power_cut() -> None:
+    disk = FaultyDisk(0)
+    with_a_topic(disk).publish("orders", [Message(b"1"), Message(b"2")])
+    disk.restart_without_the_unsynced()
+    assert data(on(disk)) == [b"1", b"2"]
+
+
+def test_the_answered_ack_of_a_message_survives_a_power_cut() -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    queue.publish("orders", [Message(b"1"), Message(b"2")])
+    [message] = queue.pull("billing", 1)
+    message.ack().result()
+    disk.restart_without_the_unsynced()
+    assert data(on(disk)) == [b"2"]
+
+
+def test_an_answered_ack_survives_the_end_of_the_process() -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    queue.publish("orders", [Message(b"1"), Message(b"2")])
+    queue.ack([message.ack_id for message in queue.pull("billing", 1)])
+    disk.kill()
+    assert data(on(disk)) == [b"2"]
+
+
+def test_an_answered_ack_is_synced_with_the_next_publish() -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    queue.publish("orders", [Message(b"1")])
+    queue.ack([message.ack_id for message in queue.pull("billing", 1)])
+    queue.publish("orders", [Message(b"2")])
+    disk.restart_without_the_unsynced()
+    assert data(on(disk)) == [b"2"]
+
+
+def test_the_latest_acks_may_be_undone_by_a_power_cut_and_nothing_else_is() -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    queue.publish("orders", [Message(b"1"), Message(b"2")])
+    queue.ack([message.ack_id for message in queue.pull("billing", 1)])
+    disk.restart_without_the_unsynced()
+    assert data(on(disk)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("sync", ["interval", "none"])
+def test_without_a_sync_a_publish_survives_the_process_but_not_the_machine(sync: str) -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk, sync=sync)
+    queue.publish("orders", [Message(b"1")])
+    disk.kill()
+    queue = on(disk, sync=sync)  # opening syncs what it finds
+    queue.publish("orders", [Message(b"2")])
+    disk.restart_without_the_unsynced()
+    assert data(on(disk)) == [b"1"]
+
+
+class SlowDisk(FaultyDisk):
+    """A disk whose segments are synced when a test allows it."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.syncing, self.allowed = threading.Event(), threading.Event()
+
+    def open(self, name: str, *, write: bool = False) -> Any:
+        return _Slow(super().open(name, write=write), self)
+
+
+class _Slow:
+    def __init__(self, file: Any, disk: SlowDisk) -> None:
+        self._file, self._disk = file, disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self._disk.syncing.set()
+            assert self._disk.allowed.wait(10)
+        self._file.sync()
+
+
+def test_a_message_is_seen_by_nobody_before_it_is_durable() -> None:
+    disk = SlowDisk()
+    with_a_topic(disk).close()
+    queue = on(disk)  # which opens its segment again
+    publisher = threading.Thread(target=queue.publish, args=("orders", [Message(b"1")]))
+    publisher.start()
+    assert disk.syncing.wait(10)
+    assert data(queue) == []
+    disk.allowed.set()
+    publisher.join()
+    assert data(queue) == [b"1"]
+    queue.close()
+
+
+@pytest.mark.parametrize("faults", [Faults(write_error=1), Faults(sync_error=1), Faults(capacity=0)])
+def test_a_disk_that_fails_stops_the_broker_and_nothing_untrue_is_answered(faults: Faults) -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    queue.publish("orders", [Message(b"1")])
+    disk.faults = faults
+    for _ in range(2):
+        with pytest.raises((JournalFailed, Closed), match="could not"):
+            queue.publish("orders", [Message(b"2" * 100_000)])  # more than there is room for ahead of it
+        with pytest.raises((JournalFailed, Closed), match="could not"):
+            queue.pull("billing", 1)
+    disk.restart_without_the_unsynced(Faults())
+    assert data(on(disk)) in ([b"1"], [b"1", b"2" * 100_000])  # what was not answered may be there or not
+
+
+def test_damage_is_said_and_nothing_is_delivered_around_it() -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    for text in (b"one", b"two", b"three"):
+        queue.publish("orders", [Message(text)])
+    disk.kill()
+    disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"two"))
+    with pytest.raises(DataLoss, match=r"00000001\.log, byte"):
+        on(disk)
+
+
+def test_leases_are_forgotten_and_what_was_out_comes_again_in_its_place() -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    queue.publish("orders", [Message(b"%d" % number, ordering_key="k") for number in range(3)])
+    [first] = queue.pull("billing", 10)
+    disk.kill()
+    queue = on(disk)
+    [again] = queue.pull("billing", 10)
+    assert (again.data, again.id, again.delivery_attempt) == (b"0", first.id, 1)
+    with pytest.raises(Exception, match="Invalid ack ID"):
+        queue.ack(first.ack_id)
+    queue.ack(again.ack_id)
+    assert data(queue) == [b"1"]
+
+
+def test_attempts_backoffs_parked_keys_and_gaps_survive() -> None:
+    disk, clock = FaultyDisk(0), ManualClock()
+    queue = on(disk, clock)
+    for name in ("orders", "dead"):
+        queue.register_topic(name)
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 2}
+    queue.register_subscription("parks", "orders", {**ORDERED, "dead_letter_policy": policy, "on_poison": "park_key"})
+    queue.register_subscription("waits", "orders", {**ORDERED, "retry_policy": {"minimum_backoff": 60}})
+    queue.register_subscription("forgets", "orders", {**ORDERED, "dead_letter_policy": policy})
+    queue.publish("orders", [Message(b"bad", ordering_key="k"), Message(b"next", ordering_key="k")])
+    for name, times in (("parks", 2), ("waits", 1), ("forgets", 1)):
+        for _ in range(times):
+            queue.nack([message.ack_id for message in queue.pull(name, 1)])
+    disk.kill()
+    queue = on(disk, clock)
+    assert [key.ordering_key for key in queue.blocked_keys("parks")] == ["k"]
+    assert queue.pull("parks", 1) == queue.pull("waits", 1) == []
+    clock.advance(61)
+    for name in ("waits", "forgets"):
+        [message] = queue.pull(name, 1)
+        assert (message.data, message.delivery_attempt) == (b"bad", 2)
+    queue.nack([message.ack_id])
+    disk.kill()
+    assert on(disk, clock)._state.book().subscriptions["forgets"].gaps == {0: "dead_lettered"}
+
+
+def test_a_folder_has_one_owner(tmp_path: Path) -> None:
+    queue = MessageQueue.open(tmp_path)
+    with pytest.raises(JournalInUse, match="is in use by process"):
+        MessageQueue.open(tmp_path)
+    queue.close()
+    MessageQueue(journal=Journal(SegmentStore(Folder(tmp_path)))).close()
+
+
+def test_a_backlog_stays_on_disk(tmp_path: Path) -> None:
+    queue = MessageQueue.open(tmp_path, sync="none")
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders")
+    batch = [Message(b"x" * 1000)] * 100
+    for _ in range(150):
+        queue.publish("orders", batch)
+    metrics = queue.metrics("billing")
+    assert (metrics.backlog_messages, metrics.counters.dropped) == (15_000, 0)  # beyond what is held in memory
+    queue.close()
