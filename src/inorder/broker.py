@@ -376,6 +376,8 @@ class MessageQueue:
     def modify_ack_deadline(self, ack_id: str | Iterable[str], seconds: float) -> None:
         """The lease ends `seconds` from now; 0 is a nack. Any number of times."""
         self._by_ack_id(ack_id, lambda name, leases: self.extend(name, leases, seconds))
+        if seconds == 0:
+            self._wait_until_written()
 
     def settle(self, subscription: str, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
         """Ack and nack leases by number, each at most once; returns those that were over already.
@@ -666,10 +668,15 @@ class MessageQueue:
         assert self._journal is not None
         assert self._commits is not None
         with self._lock:
-            if self._commits.waiting():
-                return  # the books would be ahead of the journal: after the next group, then
+            if written := self._commits.write_rest():  # or the books would be ahead of the journal
+                rest, location = written
+                self._journal.written(location, rest.stored)
+                self._reveal(rest.hidden)
             book = self._state.book()
             finish = self._journal.snapshot(book)
+            calls = self._end_turn()
+        for call in calls:
+            call()
         finish()
         with self._lock:
             self._journal.compact(book, self.clock.now_us())
@@ -754,9 +761,9 @@ class MessageQueue:
     def _on_timer(self) -> None:
         with self._lock:
             self._timer, self._timer_us = None, inf
-        with suppress(Closed):
+        with suppress(InorderError):  # it was closed meanwhile, or has failed
             self._turn(lambda *_: (None, (), ()))
-        if self._commits is not None:
+        if self._commits is not None and self._commits.waiting():
             self._commits.soon()
 
     def _leave_to_parent(self) -> None:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from inorder.core.events import Event
-from inorder.errors import InorderError
+from inorder.errors import InorderError, JournalFailed
 from inorder.journal import Location
 from inorder.journal.codec import Stored
 from inorder.journal.journal import Journal
@@ -62,6 +62,7 @@ class Commits:
         self._unsynced = False
         self._sync_at: float | None = None  # when what was written must be synced
         self._failure: InorderError | None = None
+        self._rest: list[Group] = []  # written before their turn, and not answered yet
 
     # -- with the broker's lock held ---------------------------------------------------------------
 
@@ -92,6 +93,20 @@ class Commits:
         """Done when all is written that was added until now, which the end of this process cannot undo."""
         return self._group.durable
 
+    def write_rest(self) -> tuple[Group, Location] | None:
+        """Write all that was added until now, if there is any: then the journal knows what the broker knows.
+
+        Call it from `committed`, or when nobody writes any more.
+        """
+        if not self._group.body:
+            return None
+        group, self._group = self._group, Group()
+        self._rest.append(group)
+        location = self._journal.write(group.body)
+        if self._sync == "commit":
+            self._journal.sync()
+        return group, location
+
     # -- without it --------------------------------------------------------------------------------
 
     def soon(self) -> None:
@@ -118,19 +133,28 @@ class Commits:
         self._write()
 
     def _write(self) -> None:
+        interruption: BaseException | None = None
         with self._writing:
             with self._lock:
                 group, self._group = self._group, Group()
-            if self._failure is None and (group.body or (group.sync and self._unsynced)):
-                self._write_down(group)
-            failure = self._failure
+            try:
+                if self._failure is None and (group.body or (group.sync and self._unsynced)):
+                    self._write_down(group)
+            except BaseException as error:
+                # Ctrl-C, or a mistake of ours. Nobody knows what is written, and to go on might leave a hole.
+                interruption = error
+                self._fail(JournalFailed("write", "all of it", RuntimeError(f"interrupted by {error!r}")))
+            failure, rest, self._rest = self._failure, self._rest, []
         # Answers may run other people's code, which may publish again: so nothing is held here.
-        if failure is None:
-            Pending.set_results(group.answers, group.values)
-            group.durable.set_result(None)
-        else:
-            for answer in (*group.answers, group.durable):
-                answer.set_exception(failure)
+        for written in (group, *rest):
+            if failure is None:
+                Pending.set_results(written.answers, written.values)
+                written.durable.set_result(None)
+            else:
+                for answer in (*written.answers, written.durable):
+                    answer.set_exception(failure)
+        if interruption is not None:
+            raise interruption
 
     def _write_down(self, group: Group) -> None:
         needed = group.sync or group.hidden > 0 or not self._journal.store.outlives_its_process
@@ -167,7 +191,7 @@ class Commits:
     def _sync_in_time(self) -> None:
         """What was written is synced within the interval after the first of it was."""
         with self._writing:
-            if self._sync_at is None or self._sync_at > monotonic() or self._failure is not None:
+            if self._sync_at is None or self._sync_at > monotonic() or self._failure is not None or self._stopping:
                 return
             self._sync_at = None
             if self._unsynced:

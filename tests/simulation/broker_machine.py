@@ -128,7 +128,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
-        self.broker = MessageQueue(clock=self.clock)
+        self.broker = self.make_broker()
         self.model = BrokerModel(self.clock.now_us())
         self.consumers: dict[str, tuple[Consumer | None, ...]] = {}
         self.idle: set[tuple[str, Consumer | None]] = set()  # who found nothing more, and waits to be woken
@@ -137,6 +137,9 @@ class BrokerMachine(RuleBasedStateMachine):
         self.named: list[str] = []  # ack ids that were used before; few of them are still valid
         self.when_full = "error"
         self.sound = True  # nothing went wrong so far, so the end is worth looking at
+
+    def make_broker(self) -> MessageQueue:
+        return MessageQueue(clock=self.clock)
 
     def both(self, ask: Callable[[], Any], tell: Callable[[], Any]) -> Any:
         """Do one thing on both sides: either both accept it, or both refuse it with the same error."""
@@ -195,8 +198,12 @@ class BrokerMachine(RuleBasedStateMachine):
             lambda: self.model.register_subscription(name, TOPIC_OF[name], asked, FILTERS[asked.filter], sees_gaps),
         )
         if new and name in self.model.subscriptions:
-            self.consumers[name] = (None, Consumer(self.broker, name), Consumer(self.broker, name))
-            self.broker.watch(name, lambda: self.wake(name), lambda problem: None)
+            self.consume(name)
+
+    def consume(self, name: str) -> None:
+        """Several consumers come, and somebody wakes them."""
+        self.consumers[name] = (None, Consumer(self.broker, name), Consumer(self.broker, name))
+        self.broker.watch(name, lambda: self.wake(name), lambda problem: None)
 
     def wake(self, name: str) -> None:
         """Nobody is idle any more who waits for this subscription."""

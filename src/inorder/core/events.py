@@ -108,11 +108,15 @@ class HeadSkipped(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """All from `replay_from` on comes again, and before it what was not done from `position` on; no more."""
+    """All from `replay_from` on comes again, and before it what was not done from `position` on; no more.
+
+    What was not visible yet comes, or was missed, as if it were published afterwards, from `position` on.
+    """
 
     subscription: str
     position: int
     replay_from: int
+    visible: int
 
 
 class Elapsed(NamedTuple):

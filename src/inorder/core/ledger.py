@@ -121,12 +121,16 @@ class Ledger:
         self.failures.pop(position, None)
         self.gaps[position] = "skipped"
 
-    def sought(self, position: int, replay_from: int) -> None:
-        """Everything from `replay_from` on is to come again, and what was not done from `position` on."""
-        given_up = runs(sorted(gap for gap in self.gaps if position <= gap < replay_from))
-        still_done = self.sorted_done().within(position, replay_from).union(given_up)
-        self.done = Ranges([(0, position), *still_done])
-        self.gaps.clear()
+    def sought(self, position: int, replay_from: int, visible: int) -> None:
+        """Everything from `replay_from` on is to come again, and what was not done from `position` on.
+
+        What was not visible yet stays as it is.
+        """
+        given_up = runs(sorted(gap for gap in self.gaps if position <= gap < min(replay_from, visible)))
+        done = self.sorted_done()
+        still_done = done.within(position, replay_from).union(done.within(max(position, visible), 1 << 62))
+        self.done = Ranges([(0, position), *still_done.union(given_up)])
+        self.gaps = {gap: reason for gap, reason in self.gaps.items() if gap >= max(position, visible)}
         self.failures.clear()
         self.holds.clear()
         self.waits.clear()
@@ -254,7 +258,7 @@ class Book:
                 case HeadSkipped(name, key):
                     self.subscriptions[name].skipped(key)
                 case Sought():
-                    self.subscriptions[event.subscription].sought(event.position, event.replay_from)
+                    self.subscriptions[event.subscription].sought(event.position, event.replay_from, event.visible)
                 case Elapsed():
                     pass  # time passes without being written down
 

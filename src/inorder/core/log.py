@@ -90,4 +90,4 @@ class Log:
         if not self.retention_us:
             return self.next_position
         first = self.history.first_since(now_us - self.retention_us)
-        return self.next_position if first is None else first
+        return self.visible if first is None else first

@@ -47,7 +47,7 @@ from inorder.errors import (
     TopicAlreadyExists,
     TopicNotFound,
 )
-from inorder.message import POSITION, SIZE, Batch, Record
+from inorder.message import POSITION, SIZE, STORED_US, Batch, Record
 from inorder.options import (
     MAX_ACK_DEADLINE_SECONDS,
     SubscriptionOptions,
@@ -321,15 +321,18 @@ class State:
             self._check_position(subscription, position, now_us)
         else:
             position = self._position_at(subscription, time_us or 0)
-        replay_from = max(position, self.topics[subscription.topic].retained_from(now_us))
-        return None, [Sought(name, position, replay_from)], ()
+        topic = self.topics[subscription.topic]
+        replay_from = max(position, topic.retained_from(now_us))
+        return None, [Sought(name, position, replay_from, topic.visible)], ()
 
     def _position_at(self, subscription: Subscription, time_us: int) -> int:
         """The first message that was stored at a time or later, of those that can be delivered again."""
         topic = self.topics[subscription.topic]
         first = topic.history.first_since(time_us)
         unacked = subscription.first_unacked_since(time_us)
-        return min((position for position in (first, unacked) if position is not None), default=topic.next_position)
+        hidden = next((r[0][POSITION] for t, r, *_ in self._hidden if t is topic and r[0][STORED_US] >= time_us), None)
+        found = (position for position in (first, unacked, hidden) if position is not None)
+        return min(found, default=topic.next_position)
 
     def _check_position(self, subscription: Subscription, position: int, now_us: int) -> None:
         topic = self.topics[subscription.topic]
@@ -338,7 +341,8 @@ class State:
         if position > end:
             raise InvalidArgument(f"position: up to {end}, the next one to come, not {position}")
         unacked = subscription.oldest_unacked()
-        oldest = min(topic.retained_from(now_us), end if unacked is None else unacked)
+        coming = max(topic.visible, subscription.cursor)  # it is not visible yet, but it is there
+        oldest = min(topic.retained_from(now_us), coming if unacked is None else unacked)
         if position < oldest:
             raise NotRetained(position, oldest)
 

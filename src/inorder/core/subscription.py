@@ -185,6 +185,8 @@ class Subscription:
             if record[POSITION] not in refused:
                 self.absorb([record], record[SIZE])
                 continue
+            if record[POSITION] < self.cursor:
+                continue  # somebody sought meanwhile, or this is another subscription of the same name
             self.cursor = record[POSITION] + 1
             self.counters.dropped += 1
             if self.ordered and record[KEY]:
@@ -223,13 +225,11 @@ class Subscription:
 
         A consumer may limit their bytes; if it holds nothing else, one larger message may go `alone`.
         """
-        if self._lagging:
-            self._catch_up(count)
         if self._flow is not None:
             count = self._allowed(count, self._flow)
             max_bytes = min(max_bytes, self._flow.max_bytes - self.out_bytes)
             alone = alone and not self.leases.count
-        taken = self._lanes.take(count, consumer)
+        taken = self._lanes.take(count, consumer) if not self._lagging else self._take_and_read(count, consumer)
         if not taken:
             return 0, taken
         if self._oldest_us < now_us - self.retention_us or (max_bytes != inf and sum(map(_size, taken)) > max_bytes):
@@ -240,6 +240,8 @@ class Subscription:
             self._starved = None
         if self._cold:
             taken = self._warm(taken)
+            if not taken:
+                return 0, taken
         first = self.leases.grant(taken, now_us, now_us + self.ack_deadline_us)
         if not self._plain:
             self._note_out(taken, first)
@@ -288,7 +290,7 @@ class Subscription:
                     if self.ordered and record[KEY]:
                         passed_keys.add(record[KEY])
             enough = len(chosen) >= count or len(passed) >= PASS_OVER or (starving and passed)
-            taken = [] if enough else self._lanes.take(count - len(chosen), consumer)
+            taken = [] if enough else self._take_and_read(count - len(chosen), consumer)
         self._lanes.untake(passed)
         if not passed:
             self._starved = None
@@ -558,6 +560,9 @@ class Subscription:
         """The record, or what is left of one that is too old: a gap in its key, or nothing."""
         if record[STORED_US] >= now_us - self.retention_us or isinstance(record[DATA], Gap):
             return record
+        return self._outdated(record)
+
+    def _outdated(self, record: Record) -> Record | None:
         self.counters.outdated += 1
         self._forget([record])
         if not self.ordered or not record[KEY]:
@@ -578,7 +583,7 @@ class Subscription:
         """Start over with all from `replay_from` on, and with what is unacked from `position` on."""
         if self._log.history.complete:
             ledger = self.ledger()
-            ledger.sought(position, replay_from)
+            ledger.sought(position, replay_from, self._log.visible)
             self._start_over([])
             self.restore(ledger)
             return
@@ -608,6 +613,7 @@ class Subscription:
     def _line_up(self, records: Iterable[Record], until_us: Mapping[int, int | None]) -> None:
         """Put records into their lanes; those of `until_us`, and their keys, wait so long."""
         free: list[Record] = []
+        last = max(until_us, default=-1)
         for record in records:
             position, key = record[POSITION], record[KEY]
             waits = position in until_us and not isinstance(record[DATA], Gap)
@@ -616,11 +622,22 @@ class Subscription:
                 self._holds.hold(key, Hold(position, until_us[position]))
             if waits and not (self.ordered and key) and (due_us := until_us[position]) is not None:
                 self._holds.delay(record, due_us)
+            elif position < last and not (self.ordered and key):
+                self._lanes.give_back(record)  # or what waits would come back before it, which is older
             else:
                 free.append(record)
         self._lanes.put(free)
 
     # -- what waits in the log, and what survives ---------------------------------------------------
+
+    def _take_and_read(self, count: int, consumer: object) -> list[Record]:
+        """What is ready for a consumer, here and in the log: of what is ready here, some may be ready for others."""
+        self._catch_up(count)
+        taken = self._lanes.take(count, consumer)
+        while self._lagging and len(taken) < count:
+            self._take_in(self._read_on())
+            taken += self._lanes.take(count - len(taken), consumer)
+        return taken
 
     def _catch_up(self, count: int) -> None:
         """Take in from the log until so many are ready, or nothing is left there."""
@@ -657,7 +674,9 @@ class Subscription:
             while first < end and (records := self._log.history.read(first, end)):
                 read.update((record[POSITION], record) for record in records)
                 first = records[-1][POSITION] + 1
-        return [read[record[POSITION]] if record[DATA] is COLD else record for record in taken]
+        # One that is not there was too old when its part of the journal was dropped, and the clock was set back since.
+        warm = (read.get(r[POSITION]) or self._outdated(r) if r[DATA] is COLD else r for r in taken)
+        return [record for record in warm if record is not None]
 
     def _lag(self) -> int:
         """How many messages of the log were not taken in; a filter may leave some of them out."""

@@ -229,8 +229,8 @@ def _other(event: Event) -> Sequence[Any]:
             return "key_resumed", name, key
         case HeadSkipped(name, key):
             return "head_skipped", name, key
-        case Sought(name, position, replay_from):
-            return "sought", name, position, replay_from
+        case Sought(name, position, replay_from, visible):
+            return "sought", name, position, replay_from, visible
     raise TypeError(f"no way to write down {event!r}")
 
 
@@ -316,8 +316,8 @@ def _replay_other(parts: list[Any], book: Book, names: dict[int, str]) -> None:
             book.subscriptions[name].resumed(key)
         case ["head_skipped", name, key]:
             book.subscriptions[name].skipped(key)
-        case ["sought", name, position, replay_from]:
-            book.subscriptions[name].sought(position, replay_from)
+        case ["sought", name, position, replay_from, visible]:
+            book.subscriptions[name].sought(position, replay_from, visible)
         case _:
             raise unknown(str(parts[:1]))
 

@@ -26,7 +26,7 @@ FACTS = {
     "dead_lettered": ("subscription", "gaps", "gone"),
     "key_resumed": ("subscription", "key"),
     "head_skipped": ("subscription", "key"),
-    "sought": ("subscription", "position", "replay_from"),
+    "sought": ("subscription", "position", "replay_from", "visible"),
 }
 EVENTS = ("published", "acked", *FACTS)
 

@@ -74,6 +74,7 @@ class Item:
     was_out: bool = False
     gap: str = ""  # why only the hole is left
     count: int = 1  # of messages that the hole stands for
+    others: list[Item] = field(default_factory=list)  # holes that were told with this one
     lease: Lease | None = None
     passed_over_us: int | None = None  # when it first had to stay because of its size
 
@@ -133,6 +134,7 @@ class SubscriptionModel:
         self.cleared = 0  # of the outdated ones; which, is not seen
         self.accepted = 0
         self.forgotten = 0  # by a seek, or with the topic
+        self.lags = False  # the broker reads its messages when they are wanted, and knows their number about
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -275,6 +277,7 @@ class SubscriptionModel:
             told += last.count
             if last is not item:
                 self.items.remove(last)
+                item.others += [last, *last.others]
         assert item.gap, f"{self.name}: {gap} was told of a message that is there"
         expected = (item.stored.key, item.position, max(told, 1), item.gap)
         assert (gap.ordering_key, gap.first_position, gap.count, gap.reason) == expected, (
@@ -451,6 +454,24 @@ class SubscriptionModel:
 
     # -- replay and change -------------------------------------------------------------------------
 
+    def restart(self, now_us: int) -> None:
+        """Leases and counters are forgotten: what was out is there, in its place, and its delivery does not count."""
+        for item in self.items[:]:
+            self.items += item.others
+            for one in (item, *item.others):
+                one.count, one.others = 1, []
+                one.lease = one.passed_over_us = None
+                one.was_out = one.failures > 0
+        self.items.sort(key=lambda item: item.position)
+        policy = self.options.retry_policy
+        latest_us = now_us + (_us(policy.maximum_backoff) if policy else 0)
+        for item in self.items:
+            item.not_before_us = min(item.not_before_us, latest_us)
+        self.held_until_us = {key: min(until_us, latest_us) for key, until_us in self.held_until_us.items()}
+        self.counters = Counters()
+        self.accepted = len(self.messages())
+        self.redelivered_after_failure = self.forgotten = 0
+
     def start_over(self, stored: Iterable[Stored], now_us: int) -> None:
         """These are the backlog now, as if they had just been published."""
         self.forgotten += len(self.messages())
@@ -497,9 +518,11 @@ class SubscriptionModel:
         self._see_cleared(metrics.counters.outdated, now_us)
         self._see_decided(blocked, now_us)
         messages, size = self.backlog()
-        counted: dict[str, float] = {"backlog_messages": messages, "outstanding_messages": len(self.out())}
+        counted: dict[str, float] = {"outstanding_messages": len(self.out())}
         counted |= {"outstanding_bytes": self._out_bytes(), "parked_keys": len(self.parked)}
-        if not self.cleared:
+        if not self.lags:
+            counted["backlog_messages"] = messages
+        if not self.cleared and not self.lags:
             publish_us = min((item.stored.publish_us for item in self.messages()), default=now_us)
             counted |= {"backlog_bytes": size, "oldest_unacked_seconds": (now_us - publish_us) / MICROSECONDS}
         said = {name: getattr(metrics, name) for name in counted}
@@ -616,6 +639,12 @@ class BrokerModel:
         self.subscription(name).update(options, self.now_us)
         self._forget_what_nobody_retains()
         self.let_in()
+
+    def restart(self) -> None:
+        """The broker stopped, however, and was opened anew: who waited was not answered, what was out is not."""
+        self.waiting.clear()
+        for subscription in self.subscriptions.values():
+            subscription.restart(self.now_us)
 
     def unregister_subscription(self, name: str) -> None:
         self.subscription(name)

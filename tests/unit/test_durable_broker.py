@@ -1,0 +1,270 @@
+"""What only a broker on disk can show: what happens while messages are on their way there, and when it fails."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from inorder import PubSub
+from inorder.broker import MessageQueue
+from inorder.errors import InorderError, JournalFailed
+from inorder.journal.journal import Journal
+from inorder.journal.segments import SegmentStore
+from inorder.message import Gap, Message, batch_of
+from inorder.pending import Pending
+from inorder.testing.clock import ManualClock
+from inorder.testing.faults import Faults, FaultyDisk
+
+PATIENCE_SECONDS = 30
+
+
+class Brokers:
+    """Opens brokers on one disk."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyDisk(0)
+        self.clock = ManualClock()
+        self.queue = self.open()
+        self.queue.register_topic("orders")
+
+    def open(self, **options: Any) -> MessageQueue:
+        return MessageQueue(self.clock, Journal(SegmentStore(self.disk, segment_bytes=2000), **options))
+
+    def reopen(self) -> MessageQueue:
+        self.queue.close()
+        self.queue = self.open()
+        return self.queue
+
+    def subscribe(self, name: str, **options: Any) -> None:
+        self.queue.register_subscription(name, "orders", {"enable_message_ordering": True, **options})
+
+    def send(self, *keys: str) -> Pending[list[str]]:
+        """Publish, and do not write it yet: others may come first."""
+        return self.queue._submit("orders", batch_of([Message(b"x", ordering_key=key) for key in keys]))
+
+    def came(self, name: str = "worker") -> list[int | None]:
+        """The positions of all that is pulled, acked one by one."""
+        positions = []
+        while messages := self.queue.pull(name, 10):
+            positions += [message.position for message in messages]
+            self.queue.ack([message.ack_id for message in messages])
+        return positions
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers()
+
+
+# -- on the way to disk ----------------------------------------------------------------------------
+
+
+def test_a_seek_to_a_time_does_not_pass_over_what_is_on_its_way_to_disk(brokers: Brokers) -> None:
+    brokers.subscribe("worker")
+    answer = brokers.send("a")
+    brokers.queue.seek("worker", time=brokers.clock.now_us() / 1e6 - 10)
+    assert answer.done()
+    assert brokers.came() == [0]
+
+
+def test_a_seek_to_a_later_time_passes_over_what_is_on_its_way_to_disk(brokers: Brokers) -> None:
+    brokers.subscribe("worker")
+    brokers.send("a")
+    brokers.queue.seek("worker", time=brokers.clock.now_us() / 1e6 + 10)
+    assert brokers.came() == []
+    brokers.queue.publish("orders", [Message(b"x")])
+    assert brokers.came() == [1]
+
+
+def test_a_seek_to_the_end_is_possible_while_others_publish(brokers: Brokers) -> None:
+    brokers.subscribe("worker")
+    brokers.queue.publish("orders", [Message(b"x")])
+    assert brokers.came() == [0]
+    brokers.send("a")
+    brokers.queue.seek("worker", position=1)
+    assert brokers.came() == [1]
+
+
+def test_a_new_subscription_does_not_get_what_was_published_before(brokers: Brokers) -> None:
+    brokers.send("a", "a")
+    brokers.subscribe("worker")
+    brokers.send("a")
+    brokers.queue.durable().result(timeout=PATIENCE_SECONDS)
+    assert brokers.came() == [2]
+
+
+def test_a_new_subscription_is_not_told_what_an_old_one_of_its_name_missed(brokers: Brokers) -> None:
+    brokers.subscribe("worker", queue_limits={"max_messages": 1})
+    brokers.send("a", "a", "a")
+    brokers.queue.unregister_subscription("worker")
+    brokers.send("a", "a", "a")
+    brokers.subscribe("worker", queue_limits={"max_messages": 5})
+    gaps: list[Gap] = []
+    brokers.queue.publish("orders", [Message(b"x", ordering_key="a")])
+    assert [message.position for message in brokers.queue.pull("worker", 10, gaps.append)] == [6]
+    assert not gaps
+
+
+@pytest.mark.parametrize("position", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_seek_past_messages_on_their_way_means_the_same_after_a_restart(
+    brokers: Brokers, position: int, retained: bool
+) -> None:
+    brokers.subscribe("worker", queue_limits={"max_messages": 2}, retain_acked_messages=retained)
+    brokers.send("a", "a", "a", "a")
+    brokers.queue.seek("worker", position=position)
+    state = brokers.queue._state
+    before = state.book()
+    brokers.disk.kill()
+    brokers.queue = brokers.open()
+    assert brokers.queue._state.book() == before
+
+
+def test_a_topic_that_is_deleted_and_made_again_does_not_get_what_was_on_its_way(brokers: Brokers) -> None:
+    brokers.subscribe("old")
+    answer = brokers.send("a", "a")
+    brokers.queue.unregister_topic("orders")
+    brokers.queue.register_topic("orders")
+    brokers.subscribe("worker")
+    brokers.queue.publish("orders", [Message(b"x")])
+    assert answer.done()
+    assert brokers.came() == [0]
+    brokers.reopen()
+    assert brokers.came("old") == []
+    assert brokers.queue.get_topic("orders").published == 1  # type: ignore[union-attr]
+
+
+def test_a_deadline_of_zero_is_answered_when_it_is_on_disk(brokers: Brokers) -> None:
+    brokers.subscribe("worker")
+    brokers.queue.publish("orders", [Message(b"x")])
+    (message,) = brokers.queue.pull("worker", 1)
+    brokers.queue.modify_ack_deadline(message.ack_id, 0)
+    brokers.disk.kill()
+    brokers.queue = brokers.open()
+    assert [message.delivery_attempt for message in brokers.queue.pull("worker", 1)] == [2]
+
+
+# -- when it fails ---------------------------------------------------------------------------------
+
+
+def fail(brokers: Brokers) -> None:
+    brokers.disk.faults = Faults(write_error=1)
+
+
+def test_everybody_is_told_that_the_disk_failed(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL + 1, logger="inorder")
+    brokers.subscribe("worker", queue_limits={"max_messages": 1, "when_full": "block"})
+    brokers.queue.publish("orders", [Message(b"x")])
+    (message,) = brokers.queue.pull("worker", 1)
+    waiting = brokers.send("a")
+    assert not waiting.done()  # there is no room
+    fail(brokers)
+    for call in (
+        lambda: brokers.queue.register_topic("others"),
+        lambda: brokers.queue.ack(message.ack_id),
+        lambda: brokers.queue.pull("worker", 1),
+        lambda: brokers.queue.publish("orders", [Message(b"x")]),
+        lambda: brokers.queue.seek("worker", position=0),
+        lambda: brokers.queue.metrics("worker"),
+        message.ack().result,
+        waiting.result,
+    ):
+        with pytest.raises(JournalFailed):
+            call()  # type: ignore[operator]
+    brokers.clock.advance(1000)  # the timer of the lease finds nothing to do
+    brokers.queue.close()
+    brokers.disk.kill()
+    brokers.queue = brokers.open()
+    assert brokers.came() == [0]
+
+
+def test_the_listeners_of_a_consumer_hear_that_the_disk_failed(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL + 1, logger="inorder")
+    brokers.queue.close()
+    brokers.queue = MessageQueue(journal=Journal(SegmentStore(brokers.disk)))
+    heard: list[BaseException] = []
+    told = threading.Event()
+
+    def hear(error: BaseException) -> None:
+        heard.append(error)
+        told.set()
+
+    pubsub = PubSub(brokers.queue)
+    brokers.subscribe("worker")
+    subscription = pubsub.subscription("worker")
+    subscription.on("message", lambda message: message.ack())
+    subscription.on("error", hear).open()
+    fail(brokers)
+    with pytest.raises(JournalFailed):
+        brokers.queue.publish("orders", [Message(b"x")])
+    assert told.wait(PATIENCE_SECONDS)
+    assert isinstance(heard[0], JournalFailed)
+    pubsub.close()
+
+
+class Interrupting(FaultyDisk):
+    """Somebody presses Ctrl-C while a write is under way."""
+
+    armed = False
+
+    def _write(self, file: Any, position: int, data: bytes) -> int:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return super()._write(file, position, data)
+
+
+def test_a_broker_whose_write_was_interrupted_stops_and_answers_everybody(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL + 1, logger="inorder")
+    brokers.queue.close()
+    disk = brokers.disk = Interrupting(0)
+    brokers.queue = brokers.open()
+    brokers.queue.register_topic("orders")
+    brokers.subscribe("worker")
+    waiting = brokers.send("a")
+    disk.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        brokers.queue.publish("orders", [Message(b"x", ordering_key="a")])
+    assert waiting.done()
+    with pytest.raises(InorderError):
+        waiting.result()
+    with pytest.raises(InorderError):
+        brokers.queue.publish("orders", [Message(b"y", ordering_key="a")])
+    brokers.queue.close()
+    brokers.queue = brokers.open()
+    brokers.queue.publish("orders", [Message(b"z", ordering_key="a")])
+    assert brokers.came() == [0]
+
+
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+def test_snapshots_are_saved_however_busy_the_publishers_are(brokers: Brokers) -> None:
+    brokers.queue.close()
+    brokers.queue = brokers.open(snapshot_bytes=2000)
+    brokers.subscribe("worker")
+    journal = brokers.queue._journal
+    assert journal is not None
+    done = threading.Event()
+    append = journal.store.append
+
+    def busy(body: Sequence[bytes]) -> int:
+        """While one group is written, somebody always adds to the next."""
+        if not done.is_set() and not brokers.queue._lock.locked():
+            brokers.send("a")
+        return append(body)
+
+    journal.store.append = busy  # type: ignore[method-assign]
+    for _ in range(300):
+        brokers.queue.publish("orders", [Message(b"x" * 50, ordering_key="a")])
+    assert any(name.endswith(".snapshot") for name in brokers.disk.names())
+    assert journal.unsaved < 4000
+    done.set()
+    brokers.reopen()
+    assert len(brokers.came()) > 500
