@@ -12,7 +12,7 @@ from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.errors import JournalInUse
 
 LOCK_NAME = "lock"
-_GLANCE_SECONDS = 0.02  # longer than anybody holds the lock who only wants to know whether it is free
+_GLANCES, _GLANCE_SECONDS = 10, 0.005  # somebody may just be looking who owns it
 _LONGEST_OWNER = 1000  # bytes; a lock file has less, and whatever else the file is, it is not read as a whole
 
 
@@ -28,8 +28,11 @@ class FolderLock:
         self.held = False
         self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if not _locked(self._descriptor, fcntl.LOCK_EX):
+            for _ in range(_GLANCES):
+                if _locked(self._descriptor, fcntl.LOCK_EX):
+                    break
                 sleep(_GLANCE_SECONDS)
+            else:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._say_who_owns_it()
         except BlockingIOError:
