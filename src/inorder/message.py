@@ -82,6 +82,9 @@ class Message:
     # Set when delivered, and deleted by who settles the message: of several threads one can, and no lock is
     # needed, which would cost as much as the rest of an answer.
     _unsettled: None
+    _settled: Pending[None] | None
+    _lease: int
+    _attempt: int
 
     def __init__(
         self,
@@ -93,10 +96,7 @@ class Message:
         # it belongs to, together with its batch.
         key: Any = ordering_key
         self._record: Record = (-1, key, data, attributes, 0, 0, 0)
-        self._source: Source | None = None
-        self._lease = 0
-        self._attempt = 0
-        self._settled: Pending[None] | None = None
+        self._source: Source | None = None  # and what else a delivery has, only a delivered message has
 
     @property
     def data(self) -> bytes:
@@ -144,7 +144,7 @@ class Message:
     @property
     def delivery_attempt(self) -> int:
         """1 for the first delivery, one more after each that failed; 0 before any."""
-        return self._attempt
+        return 0 if self._source is None else self._attempt
 
     def ack(self) -> Pending[None]:
         """The work is done: the message is removed and its key goes on. The first answer wins."""
@@ -170,11 +170,12 @@ class Message:
 
     def modify_ack_deadline(self, seconds: float) -> Pending[None]:
         """Keep the message for `seconds` from now; 0 gives it back, as a nack does."""
+        source = self._delivered_by()
         if self._settled is not None:
             return self._settled
         if seconds == 0:
             return self.nack()
-        return self._delivered_by().modify_ack_deadline(self._lease, seconds)
+        return source.modify_ack_deadline(self._lease, seconds)
 
     def _first_answer(self) -> Pending[None]:
         """The answer that counts: somebody else's."""
@@ -191,10 +192,10 @@ class Message:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
             return NotImplemented
-        return (self._record, self._lease, self._source) == (other._record, other._lease, other._source)
+        return (self._record, self.ack_id, self._source) == (other._record, other.ack_id, other._source)
 
     def __hash__(self) -> int:
-        return hash((self.id, self._lease, self._record[DATA]))
+        return hash((self.id, self.ack_id, self._record[DATA]))
 
     def __repr__(self) -> str:
         delivered = f", id={self.id!r}, delivery_attempt={self._attempt}" if self._source else ""
