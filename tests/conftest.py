@@ -1,7 +1,11 @@
-"""How hard generated tests search: HYPOTHESIS_PROFILE names the profile, "default" or "soak"."""
+"""How hard generated tests search (HYPOTHESIS_PROFILE names the profile, "default" or "soak"), and a small disk."""
 
 import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Examples take turns and leases, not microseconds: a deadline per example would only measure the machine.
@@ -9,3 +13,17 @@ settings.register_profile("default", max_examples=50, deadline=None, derandomize
 settings.register_profile("soak", settings.get_profile("default"), max_examples=5_000)
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(tmp_path)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("no `mount` on this machine, so no small disk to fill")
+    if mounted.returncode:
+        pytest.skip(f"no right to mount a small disk to fill: {mounted.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)

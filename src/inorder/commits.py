@@ -15,7 +15,7 @@ from typing import Any, Literal
 from inorder.core.events import Event
 from inorder.errors import InorderError, JournalFailed
 from inorder.journal import Location
-from inorder.journal.codec import Stored
+from inorder.journal.codec import Stored, encode
 from inorder.journal.journal import Journal
 from inorder.pending import Pending
 
@@ -68,7 +68,7 @@ class Commits:
 
     def add(self, events: Iterable[Event], serial_of: Callable[[str], int]) -> None:
         """These have happened: they will be written with the next group."""
-        body, stored = self._journal.encode(events, serial_of)
+        body, stored = encode(events, serial_of)
         group = self._group
         group.body += body
         group.stored += stored

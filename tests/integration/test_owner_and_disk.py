@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,20 +41,6 @@ def test_a_folder_has_one_owner_until_that_is_gone(tmp_path: Path, kind: Journal
     queue.register_topic("orders")  # the one that owns it goes on
     queue.close()
     MessageQueue.open(tmp_path, journal=kind).close()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 512 KiB."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(tmp_path)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, text=True)
-    except FileNotFoundError:
-        pytest.skip("no `mount` on this machine, so no small disk to fill")
-    if mounted.returncode:
-        pytest.skip(f"no right to mount a small disk to fill: {mounted.stderr.strip()}")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 def fill(queue: MessageQueue) -> int:

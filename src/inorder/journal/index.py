@@ -1,6 +1,6 @@
 """Where in the journal the messages of a topic stand, and how they are read again.
 
-One entry for many messages: a block is a stretch of frames, mostly within one part of the journal. So
+One entry for many messages: a block is a stretch of frames within one part of the journal. So
 the index of a backlog that is larger than memory is small, and what is read costs one block at least.
 """
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from inorder.clock import MICROSECONDS
-from inorder.core.events import Event
 from inorder.core.ledger import Book, Ledger, TopicLedger
 from inorder.journal import Location, Part, Store
-from inorder.journal.codec import Stored, book_from_json, book_to_json, encode, replay
-from inorder.journal.index import JournalHistory, TopicIndex
+from inorder.journal.codec import Stored, book_from_json, book_to_json, replay
+from inorder.journal.index import JournalHistory, TopicIndex, index_from_json
 
 SNAPSHOT_BYTES = 64 * 1024 * 1024  # of frames, after which a snapshot spares the next start from reading them
 
@@ -45,11 +44,6 @@ class Journal:
     def history(self, serial: int) -> JournalHistory:
         """Where the messages of a topic are read again."""
         return JournalHistory(self.store, serial, self._indexes.setdefault(serial, TopicIndex()))
-
-    @staticmethod
-    def encode(events: Iterable[Event], serial_of: Callable[[str], int]) -> tuple[list[bytes], list[Stored]]:
-        """What to write of events, and what is published by them."""
-        return encode(events, serial_of)
 
     def write(self, body: list[bytes]) -> Location:
         """Append a frame."""
@@ -89,7 +83,7 @@ class Journal:
         return finish
 
     def _from_snapshot(self, plain: dict[str, Any]) -> Book:
-        self._indexes = {int(serial): TopicIndex(columns) for serial, columns in plain["indexes"].items()}
+        self._indexes = index_from_json(plain["indexes"])
         return book_from_json(plain["book"])
 
     def compact(self, book: Book, now_us: int) -> list[Part]:

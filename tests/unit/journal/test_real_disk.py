@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,6 @@ import pytest
 from inorder.errors import JournalFailed
 from inorder.journal.files import Folder
 from inorder.journal.segments import SegmentStore
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, text=True)
-    except FileNotFoundError:
-        pytest.skip("no `mount` on this machine, so no small disk to fill")
-    if mounted.returncode:
-        pytest.skip(f"no right to mount a small disk to fill: {mounted.stderr.strip()}")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 def filled(store: SegmentStore) -> int:
