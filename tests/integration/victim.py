@@ -112,6 +112,7 @@ class Life:
 def main() -> None:
     folder, kind, life = sys.argv[1:]
     subscription.READ_AHEAD = 20  # so that subscriptions fall behind what they hold in memory
+    subscription.HOT_BYTES = 0
     broker = opened(folder, kind)
     options = {
         "enable_message_ordering": True,

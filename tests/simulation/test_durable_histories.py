@@ -29,6 +29,7 @@ def test_a_durable_broker_does_what_the_model_says() -> None:
 
 def test_a_broker_that_holds_little_in_memory_does_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscription, "READ_AHEAD", 3)
+    monkeypatch.setattr(subscription, "HOT_BYTES", 0)
     monkeypatch.setattr(DurableMachine, "lags", True)
     run_state_machine_as_test(DurableMachine, settings=search(3))
 

@@ -41,6 +41,7 @@ Stands = Literal["waits", "done", "either"]  # "either": it was asked for and ne
 def small_memory(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.CRITICAL + 1, logger="inorder")
     monkeypatch.setattr(subscription, "READ_AHEAD", 5)
+    monkeypatch.setattr(subscription, "HOT_BYTES", 0)
 
 
 class Run:

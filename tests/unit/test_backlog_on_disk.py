@@ -17,6 +17,7 @@ from inorder.testing.clock import ManualClock
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "READ_AHEAD", 5)
+    monkeypatch.setattr(core, "HOT_BYTES", 0)
 
 
 @pytest.fixture

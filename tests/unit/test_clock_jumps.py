@@ -103,6 +103,7 @@ def test_what_was_too_old_and_dropped_stays_away_when_the_clock_is_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription, "READ_AHEAD", 3)
+    monkeypatch.setattr(subscription, "HOT_BYTES", 0)
     queue, _ = prepared(tmp_path)
     for _ in range(20):
         publish(queue)
@@ -122,6 +123,7 @@ def test_what_is_dropped_while_it_waits_without_its_data_does_not_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription, "READ_AHEAD", 3)
+    monkeypatch.setattr(subscription, "HOT_BYTES", 0)
     queue, clock = prepared(tmp_path, message_retention_duration=600, ack_deadline_seconds=600)
     for _ in range(20):
         publish(queue)

@@ -31,6 +31,7 @@ from inorder.options import FlowControl, QueueLimits, SubscriptionOptions
 
 SWEEP_US = 60 * MICROSECONDS  # how often messages that nobody pulls are looked at for their age
 READ_AHEAD = 10_000  # messages that wait in memory where all of them can be read again
+HOT_BYTES = 64_000_000  # beyond which data is put aside: to read it again costs a block for each message
 COLD: Any = type("Cold", (), {"__repr__": lambda _: "COLD"})()  # stands for data that was put aside
 PASS_OVER = 100  # how far a pull looks past messages that do not fit the bytes that are free
 
@@ -661,7 +662,7 @@ class Subscription:
         else:
             gaps, until_us = self._to_come.gaps, self._to_come.until_us()
             records = [gap_for(r, gaps[r[POSITION]]) if r[POSITION] in gaps else r for r in records]
-        if self.backlog_messages >= self._read_ahead:  # they wait behind others for long
+        if self.backlog_messages >= self._read_ahead and self.backlog_bytes >= HOT_BYTES:  # they wait for long
             records = [_chilled(record) for record in records]
             self._cold = True
         self._put(records, until_us)
