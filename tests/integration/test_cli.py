@@ -129,7 +129,11 @@ def test_whoever_has_read_enough_hears_no_complaint(large: Path) -> None:
 
 def test_an_interrupt_is_no_traceback(large: Path) -> None:
     with subprocess.Popen(
-        [*INORDER, "journal", "dump", str(large)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*INORDER, "journal", "dump", str(large)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Who runs the tests in the background may ignore interrupts, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
