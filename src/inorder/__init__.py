@@ -28,12 +28,14 @@ from inorder.options import (
     TopicOptions,
 )
 from inorder.pending import Pending
+from inorder.pool import Autoscale, ItemError, ItemGap, Outputs, PoolMetrics, Retry, WorkerPool
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
     "AlreadyExists",
+    "Autoscale",
     "Batching",
     "BlockedKey",
     "Counters",
@@ -45,14 +47,19 @@ __all__ = [
     "Gap",
     "InorderError",
     "InvalidArgument",
+    "ItemError",
+    "ItemGap",
     "Message",
     "Metrics",
     "NotFound",
+    "Outputs",
     "Pending",
+    "PoolMetrics",
     "PubSub",
     "PublishOptions",
     "QueueLimits",
     "ResourceExhausted",
+    "Retry",
     "RetryPolicy",
     "Subscription",
     "SubscriptionMetadata",
@@ -61,4 +68,5 @@ __all__ = [
     "TopicMetadata",
     "TopicOptions",
     "Unavailable",
+    "WorkerPool",
 ]

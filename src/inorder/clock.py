@@ -22,8 +22,8 @@ class Timer:
 
     __slots__ = ("callback",)
 
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] | None = callback
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
         """Make sure that it does not start any more."""
@@ -42,7 +42,7 @@ class Clock(Protocol):
     def now_us(self) -> int:
         """Microseconds since 1970, never less than the call before returned."""
 
-    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+    def call_at(self, when_us: int, callback: Callable[[], object]) -> Timer:
         """Run `callback` once, soon after `when_us`, on a thread of the clock's choice."""
 
 
@@ -64,7 +64,7 @@ class SystemClock:
     def now_us(self) -> int:
         return (time.monotonic_ns() + self._offset_ns) // 1000
 
-    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+    def call_at(self, when_us: int, callback: Callable[[], object]) -> Timer:
         return self._timers.add(when_us, callback)
 
 
@@ -77,7 +77,7 @@ class _TimerThread:
         self._tie = itertools.count()
         self._started = False
 
-    def add(self, when_us: int, callback: Callable[[], None]) -> Timer:
+    def add(self, when_us: int, callback: Callable[[], object]) -> Timer:
         timer = Timer(callback)
         with self._changed:  # reentrant, as the garbage collector may get here from inside
             heapq.heappush(self._heap, (when_us, next(self._tie), timer))

@@ -20,7 +20,7 @@ class ManualClock:
     def now_us(self) -> int:
         return self._now_us
 
-    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+    def call_at(self, when_us: int, callback: Callable[[], object]) -> Timer:
         timer = Timer(callback)
         with self._lock:
             heapq.heappush(self._heap, (when_us, next(self._tie), timer))
