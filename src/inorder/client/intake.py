@@ -119,11 +119,16 @@ class Intake:
             if out or (not taken and not self._refill()):
                 return list(map(_message, out.values()))
 
-    def holds(self, message: Message) -> bool:
-        """Whether the lease of a message that was given out is still ours."""
+    def begin(self, message: Message) -> bool:
+        """Whether a message that was given out may be handled: its lease is still ours."""
         if self._terms.options is not self._options:
             self._follow()
-        return message._lease in self._held
+        if self.stopped:
+            self.give_back([message])
+        if message._lease in self._held:
+            return True
+        self.finished(message)  # it will come again
+        return False
 
     def more(self) -> bool:
         """Whether another message is ready here."""
@@ -167,7 +172,7 @@ class Intake:
         if self._timer is None:
             self._set_timer()
 
-    def finished(self, message: Message) -> None:
+    def finished(self, message: Message, _: object = None) -> None:
         """The handler has ended: the lease is no longer kept. Once it is answered, its key goes on."""
         self._ended.append(message._lease)
         if not self._flush_asked:

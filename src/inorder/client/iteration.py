@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterator, Sequence
 
 from inorder.client.intake import Intake
-from inorder.client.stream import Listeners, finish, finish_here
+from inorder.client.listeners import Listeners, finish, finish_here
 from inorder.errors import FailedPrecondition
 from inorder.message import DATA, Gap, Message
 from inorder.pending import Pending

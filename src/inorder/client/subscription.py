@@ -10,7 +10,8 @@ from typing import Any, TypeVar, overload
 
 from inorder.client.connection import Connection
 from inorder.client.iteration import Iteration, TaskIteration, ThreadIteration
-from inorder.client.stream import Crew, Handler, Listeners, finish_here, open_crew
+from inorder.client.listeners import Handler, Listeners, finish_here
+from inorder.client.stream import Stream, open_stream
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata
@@ -31,7 +32,7 @@ class Subscription:
         self._transport = connection.transport
         self._listeners = Listeners()
         self._options: dict[str, Any] = {}  # set before the subscription exists
-        self._crew: Crew | None = None
+        self._stream: Stream | None = None
         self._opening = threading.RLock()
         self._iterations: set[Iteration] = set()
 
@@ -106,11 +107,11 @@ class Subscription:
     def open(self) -> Subscription:
         """Start handling messages: one at a time per key, side by side across keys."""
         with self._opening:
-            if self._crew is not None and not self._crew.closed.done():
+            if self._stream is not None and not self._stream.closed.done():
                 raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for another")
-            crew = self._crew = open_crew(self._transport, self.name, self._listeners)
-        self._connection.opened(crew)
-        crew.closed.add_done_callback(lambda _: self._connection.forget(crew))
+            stream = self._stream = open_stream(self._transport, self.name, self._listeners)
+        self._connection.opened(stream)
+        stream.closed.add_done_callback(lambda _: self._connection.forget(stream))
         return self
 
     def close(self) -> Pending[None]:
@@ -121,8 +122,8 @@ class Subscription:
         for iteration in tuple(self._iterations):
             iteration.close()
         with self._opening:  # its first handler may be faster than `open`, and close it
-            crew = self._crew
-        return Pending.of(None) if crew is None else crew.close()
+            stream = self._stream
+        return Pending.of(None) if stream is None else stream.close()
 
     # -- without handlers --------------------------------------------------------------------------
 

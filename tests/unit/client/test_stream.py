@@ -12,7 +12,8 @@ import pytest
 
 from inorder import FlowControl, Message, PubSub, Subscription
 from inorder.broker import MessageQueue
-from inorder.client import stream
+from inorder.client import listeners, stream
+from inorder.pool import crews
 from inorder.testing.clock import ManualClock
 
 PATIENCE_SECONDS = 30
@@ -98,10 +99,10 @@ def test_a_connection_that_was_closed_meanwhile_opens_nothing() -> None:
 
 
 def test_one_thread_is_enough_while_there_is_nothing_to_do(subscription: Subscription) -> None:
-    crew: Any = subscription.on("message", ack).open()._crew
+    crew: Any = subscription.on("message", ack).open()._stream._crew  # type: ignore[union-attr]
     for _ in range(20):
         publish(subscription)
-        wait_until(lambda: not subscription.metrics().result().backlog_messages and crew._idle == crew._threads)
+        wait_until(lambda: not subscription.metrics().result().backlog_messages and not crew.busy)
     assert len(threads("inorder-handler")) <= 2  # the second, if the first was not at rest yet
 
 
@@ -244,7 +245,7 @@ def test_no_task_is_left_after_closing(subscription: Subscription) -> None:
         assert asyncio.all_tasks() == before
 
     asyncio.run(main())
-    assert not stream._running
+    assert not listeners._running
 
 
 def test_a_subscription_that_waits_needs_no_task(subscription: Subscription) -> None:
@@ -275,7 +276,7 @@ def test_a_burst_does_not_keep_others_on_the_loop_waiting(subscription: Subscrip
         await subscription.close()
         return turns
 
-    assert asyncio.run(main()) >= 1_000 / stream.BURST
+    assert asyncio.run(main()) >= 1_000 / crews.BURST
 
 
 # -- memory ----------------------------------------------------------------------------------------------
@@ -397,7 +398,7 @@ def test_a_message_without_an_answer_comes_again_exactly_one_deadline_later() ->
         subscription.on("message", lambda message: attempts.append(message.delivery_attempt)).open()
         topic.publish_message(b"x", ordering_key="k").result()
         wait_until(lambda: attempts == [1])
-        wait_until(lambda: len(subscription._crew._intake._left) == 1)  # type: ignore[union-attr]
+        wait_until(lambda: len(subscription._stream._intake._left) == 1)  # type: ignore[union-attr]
         clock.advance(9.99)
         assert subscription.metrics().result().counters.expired == 0
         clock.advance(0.02)
@@ -413,4 +414,4 @@ def test_no_timer_is_left_when_nothing_is_held() -> None:
         topic.publish_message(b"x").result()
         wait_until(lambda: not subscription.metrics().result().backlog_messages)
         clock.advance(20)
-        assert subscription._crew._intake._timer is None  # type: ignore[union-attr]
+        assert subscription._stream._intake._timer is None  # type: ignore[union-attr]

@@ -1,0 +1,86 @@
+"""Who is told about what on a subscription."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from inorder.errors import InvalidArgument
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[..., Any]  # takes a message, an error or a gap; on "close" nothing
+
+
+class Listeners:
+    """Who is told about what on a subscription."""
+
+    EVENTS = ("message", "error", "gap", "close")
+
+    def __init__(self) -> None:
+        self._by_event: dict[str, list[Handler]] = {event: [] for event in self.EVENTS}
+
+    def add(self, event: str, handler: Handler) -> None:
+        if event not in self._by_event:
+            raise InvalidArgument(f"event: one of {', '.join(self.EVENTS)}, not {event!r}")
+        if not callable(handler):
+            raise InvalidArgument(f"{event} handler: something to call, not {handler!r}")
+        if event == "message" and self._by_event[event]:
+            raise InvalidArgument("this subscription has a message handler already; one message has one handler")
+        self._by_event[event].append(handler)
+
+    @property
+    def message(self) -> Handler | None:
+        return self._by_event["message"][0] if self._by_event["message"] else None
+
+    def tell(self, event: str, *arguments: object) -> list[Awaitable[object]]:
+        """Call everybody who listens; what is left to await is returned. A listener's error is logged."""
+        left: list[Awaitable[object]] = []
+        for handler in self._by_event[event]:
+            try:
+                result = handler(*arguments)
+            except Exception:
+                _log.exception("a %r listener failed", event)
+            else:
+                if inspect.isawaitable(result):
+                    left.append(result)
+        return left
+
+    def tell_error(self, error: BaseException) -> list[Awaitable[object]]:
+        """Tell what went wrong; if nobody listens, the log."""
+        if not self._by_event["error"]:
+            _log.error("a message handler failed: %s", error, exc_info=error)
+        return self.tell("error", error)
+
+
+async def finish(awaitables: Iterable[Awaitable[object]]) -> None:
+    """Await what listeners left to await. What they raise is logged."""
+    for awaitable in awaitables:
+        try:
+            await awaitable
+        except Exception:
+            _log.exception("a listener failed")
+
+
+def finish_here(awaitables: Sequence[Awaitable[object]]) -> None:
+    """The same where nothing can be awaited: as a task if this thread has a loop, else by waiting."""
+    if not awaitables:
+        return
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(finish(awaitables))
+    else:
+        keep(loop.create_task(finish(awaitables)))
+
+
+_running: set[asyncio.Task[None]] = set()
+
+
+def keep(task: asyncio.Task[None]) -> None:
+    """A loop holds its tasks weakly; this holds them until they are done."""
+    _running.add(task)
+    task.add_done_callback(_running.discard)
