@@ -361,30 +361,26 @@ class TaskCrew(Crew[Item]):
     async def _run(self) -> None:
         ready, begin, call, done = self._ready, self._work.begin, self._work.call, self._work.done
         self._spare = None
-        left = BURST
         try:
-            while not self._closing and (ready or await self._more()):
-                if not left:  # others on the loop have their turn
-                    await asyncio.sleep(0)
-                    left = BURST
-                    continue
-                left -= 1
-                item = ready.popleft()
-                if self._spare is None:
-                    self._add_worker()
-                if not begin(item):
-                    continue
-                try:
-                    value = await call(item)
-                except BaseException as error:
+            while True:
+                for _ in range(BURST):
+                    if self._closing or not (ready or await self._more()):
+                        return
+                    item = ready.popleft()
+                    if self._spare is None:
+                        self._add_worker()
+                    if not begin(item):
+                        continue
                     try:
+                        value = await call(item)
+                    except BaseException as error:
                         await self._failed(item, error)
-                    finally:
-                        self._work.after_failure(item)
-                else:
-                    done(item, value)
-                if len(self._workers) > self._work.limit():
-                    return
+                    else:
+                        done(item, value)
+                self._add_worker()
+                if self._spare is not None:
+                    return  # that one goes on when others on the loop had their turn
+                await asyncio.sleep(0)
         except InorderError as error:
             if not self._closing:
                 self._close()  # which waits for this worker
@@ -395,18 +391,23 @@ class TaskCrew(Crew[Item]):
         """Whether there is something to begin, now that nothing was ready."""
         if len(self._workers) > 1 and self._work.crowd():
             await asyncio.sleep(0)
+        if len(self._workers) > self._work.limit():
+            return False
         if not self._ready:
             self._ready.extend(self._work.take(BURST))
         return bool(self._ready)
 
     async def _failed(self, item: Item, error: BaseException) -> None:
-        telling = self._work.failed(item, error)
-        if not isinstance(error, Exception) and not _is_its_own_cancellation(error):
-            if isinstance(telling, Coroutine):
-                telling.close()  # or it would complain that nobody awaits it
-            raise error
-        if telling is not None:
-            await telling
+        try:
+            telling = self._work.failed(item, error)
+            if not isinstance(error, Exception) and not _is_its_own_cancellation(error):
+                if isinstance(telling, Coroutine):
+                    telling.close()  # or it would complain that nobody awaits it
+                raise error
+            if telling is not None:
+                await telling
+        finally:
+            self._work.after_failure(item)
 
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         self._workers.discard(worker)
