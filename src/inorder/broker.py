@@ -334,7 +334,7 @@ class MessageQueue:
                 try:
                     if source is not None:
                         self._check_consumer(source, subscription)
-                    subscribed, first, records = self._state.lease(
+                    subscribed, leases, records = self._state.lease(
                         subscription, max_messages, now_us, source, max_bytes, alone
                     )
                     attempts = subscribed.failures.attempts(records) if records else ()
@@ -344,7 +344,7 @@ class MessageQueue:
         finally:
             for call in calls:
                 call()
-        return delivered(records, attempts, first, source)
+        return delivered(records, attempts, leases, source)
 
     def _check_consumer(self, source: Source, subscription: str) -> None:
         if self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
@@ -601,15 +601,19 @@ class MessageQueue:
     def _commit(self, events: Sequence[Event]) -> None:
         self._state.apply(events)
         for event in events:
-            if type(event) is Published and (event.refused or self._full):
-                self._log_full(event)
-        if self._commits is None:
-            self._reveal()
-        elif events:
+            if type(event) is Published:
+                if event.refused or self._full:
+                    self._log_full(event)
+                if self._commits is None:  # it is visible already
+                    self._wake(self._state.topics[event.topic].subscriptions)
+        if self._commits is not None and events:
             self._commits.add(events, self._serial_of)
 
-    def _reveal(self, count: int | None = None) -> None:
-        for subscription in self._state.reveal(count):
+    def _reveal(self, count: int) -> None:
+        self._wake(self._state.reveal(count))
+
+    def _wake(self, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
             if subscription.name in self._watchers:
                 self._to_wake.add(subscription.name)
 

@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count, repeat
+from itertools import repeat
 from operator import add
 from time import sleep
 from types import NoneType
@@ -207,10 +207,12 @@ class Message:
         return f"Message({shown}, ordering_key={self.ordering_key!r}{delivered})"
 
 
-def delivered(records: Sequence[Record], attempts: Sequence[int], first: int, source: Source) -> list[Message]:
-    """The messages that a subscriber gets for records leased under numbers from `first` on."""
+def delivered(
+    records: Sequence[Record], attempts: Sequence[int], leases: Sequence[int], source: Source
+) -> list[Message]:
+    """The messages that a subscriber gets for records that were leased."""
     messages = list(map(Message.__new__, repeat(Message, len(records))))
-    for message, record, lease, attempt in zip(messages, records, count(first), attempts):
+    for message, record, lease, attempt in zip(messages, records, leases, attempts, strict=True):
         message._record = record
         message._lease = lease
         message._attempt = attempt

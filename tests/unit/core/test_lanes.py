@@ -439,14 +439,17 @@ def test_every_record_comes_in_its_order_and_none_gets_lost(window: int, script:
             position += len(new)
             for one in new:
                 waiting[one[1]].append(one)
-            lanes.put(new)
+            if len(new) == 1:
+                lanes.put_one(new[0])
+            else:
+                lanes.put(new)
         elif verb == "take":
             came(lanes.take(*argument), argument[1])
         elif verb == "untake":
             lanes.untake(lanes.take(*argument))
         elif verb == "done" and out:
             one = out.pop(argument % len(out))
-            lanes.done([one])
+            lanes.done_one(one)
         elif verb == "fail" and out:
             one = out[argument % len(out)]
             key = one[1]
