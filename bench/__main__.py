@@ -1,6 +1,6 @@
 """Measures what the documentation claims, against a peer in the same run.
 
-    python -m bench                     everything, in about four minutes
+    python -m bench                     everything, in about six minutes
     python -m bench core pull           only these subjects
     python -m bench backlog             10 million messages on disk; minutes, and only when it is named
     python -m bench --quick             less of everything, to see that it works
@@ -22,7 +22,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import api, backlog, broker, core, durable, latency, memory, pull, recovery, scaling
+from bench import api, backlog, broker, core, durable, latency, memory, pool, pull, recovery, scaling
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
 
@@ -36,6 +36,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "memory": memory.measure,
     "durable": durable.measure,
     "recovery": recovery.measure,
+    "pool": pool.measure,
     "backlog": backlog.measure,
 }
 ONLY_BY_NAME = {"backlog"}  # takes minutes
