@@ -56,7 +56,7 @@ class Processes:
     def _give_back(self, process: Process) -> None:
         with self._lock:
             self._busy.discard(process)
-            keep = process.alive() and not self._closed and len(self._idle) + len(self._busy) < self._limit()
+            keep = not process.ended and not self._closed and len(self._idle) + len(self._busy) < self._limit()
             if keep:
                 self._idle.append(process)
         if not keep:
@@ -82,9 +82,10 @@ class Process:
         self._process = _context.Process(target=_serve, args=(theirs, fn), name="inorder-worker", daemon=True)
         self._process.start()
         theirs.close()  # so that the pipe ends when the process does
+        self.ended = False  # as far as we know, without asking the system
 
     def alive(self) -> bool:
-        return bool(self._process.is_alive())
+        return not self.ended and bool(self._process.is_alive())
 
     def call(self, item: Any) -> Any:
         """What the function returns for an item, or raises; `WorkerDied` if the process ends meanwhile."""
@@ -92,6 +93,7 @@ class Process:
             self._pipe.send(item)
             succeeded, answer = self._pipe.recv()
         except (EOFError, OSError):
+            self.ended = True
             self._process.join()
             raise WorkerDied(self._process.exitcode) from None
         if succeeded:
@@ -99,6 +101,7 @@ class Process:
         raise answer
 
     def kill(self) -> None:
+        self.ended = True
         self._process.kill()
 
     def close(self) -> None:
@@ -112,7 +115,7 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the program, and that ends us
     call = synchronous(fn)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while pipe.poll(None):
+        while True:
             try:
                 item = pipe.recv()
             except EOFError:
