@@ -82,6 +82,8 @@ class Process:
         self._process = _context.Process(target=_serve, args=(theirs, fn), name="inorder-worker", daemon=True)
         self._process.start()
         theirs.close()  # so that the pipe ends when the process does
+        with contextlib.suppress(EOFError, OSError):  # then the first call tells
+            self._pipe.recv()  # it is there: what it takes to start is not the time of an item
         self.ended = False  # as far as we know, without asking the system
 
     def alive(self) -> bool:
@@ -115,6 +117,7 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the program, and that ends us
     call = synchronous(fn)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        pipe.send(None)
         while True:
             try:
                 item = pipe.recv()
