@@ -67,6 +67,7 @@ class Run:
         self.source_error: BaseException | None = None
         self._stopped = False
         self.ended_all: Pending[None] = Pending()  # every worker has ended
+        self._fixed_workers = options.max_workers  # which options work out whenever they are asked
         self._scaler = (
             None if options.autoscale is None else Scaler(options.autoscale, options.window, self._clock.now_us())
         )
@@ -360,7 +361,7 @@ class Run:
     # -- how many workers --------------------------------------------------------------------------
 
     def _workers(self) -> int:
-        return self._scaler.workers if self._scaler is not None else self._options.max_workers
+        return self._fixed_workers if self._scaler is None else self._scaler.workers
 
     def _scale(self) -> None:
         assert self._scaler is not None
