@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from inorder.pool.functions import synchronous
@@ -91,13 +92,15 @@ class Process:
 
     def call(self, item: Any) -> Any:
         """What the function returns for an item, or raises; `WorkerDied` if the process ends meanwhile."""
+        sent = ForkingPickler.dumps(item)  # what raises here, or when it is read, is no matter of the pipe
         try:
-            self._pipe.send(item)
-            succeeded, answer = self._pipe.recv()
+            self._pipe.send_bytes(sent)
+            received = self._pipe.recv_bytes()
         except (EOFError, OSError):
             self.ended = True
             self._process.join()
             raise WorkerDied(self._process.exitcode) from None
+        succeeded, answer = pickle.loads(received)
         if succeeded:
             return answer
         raise answer
@@ -120,9 +123,11 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
         pipe.send(None)
         while True:
             try:
-                item = pipe.recv()
+                received = pipe.recv_bytes()
             except EOFError:
                 return
+            try:
+                item = pickle.loads(received)
             except Exception as error:  # it came whole, but cannot be read here
                 answer = (False, _portable(error))
             else:
