@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from inorder.pool.functions import synchronous
@@ -56,7 +57,7 @@ class Processes:
     def _give_back(self, process: Process) -> None:
         with self._lock:
             self._busy.discard(process)
-            keep = process.alive() and not self._closed and len(self._idle) + len(self._busy) < self._limit()
+            keep = not process.ended and not self._closed and len(self._idle) + len(self._busy) < self._limit()
             if keep:
                 self._idle.append(process)
         if not keep:
@@ -82,23 +83,30 @@ class Process:
         self._process = _context.Process(target=_serve, args=(theirs, fn), name="inorder-worker", daemon=True)
         self._process.start()
         theirs.close()  # so that the pipe ends when the process does
+        with contextlib.suppress(EOFError, OSError):  # then the first call tells
+            self._pipe.recv()  # it is there: what it takes to start is not the time of an item
+        self.ended = False  # as far as we know, without asking the system
 
     def alive(self) -> bool:
-        return bool(self._process.is_alive())
+        return not self.ended and bool(self._process.is_alive())
 
     def call(self, item: Any) -> Any:
         """What the function returns for an item, or raises; `WorkerDied` if the process ends meanwhile."""
+        sent = ForkingPickler.dumps(item)  # what raises here, or when it is read, is no matter of the pipe
         try:
-            self._pipe.send(item)
-            succeeded, answer = self._pipe.recv()
+            self._pipe.send_bytes(sent)
+            received = self._pipe.recv_bytes()
         except (EOFError, OSError):
+            self.ended = True
             self._process.join()
             raise WorkerDied(self._process.exitcode) from None
+        succeeded, answer = pickle.loads(received)
         if succeeded:
             return answer
         raise answer
 
     def kill(self) -> None:
+        self.ended = True
         self._process.kill()
 
     def close(self) -> None:
@@ -112,11 +120,14 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the program, and that ends us
     call = synchronous(fn)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while pipe.poll(None):
+        pipe.send(None)
+        while True:
             try:
-                item = pipe.recv()
+                received = pipe.recv_bytes()
             except EOFError:
                 return
+            try:
+                item = pickle.loads(received)
             except Exception as error:  # it came whole, but cannot be read here
                 answer = (False, _portable(error))
             else:

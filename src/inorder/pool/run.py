@@ -60,6 +60,7 @@ class Run:
             buffer=options.buffer_size,
         )
         self.ready = self._window.ready
+        self._has_time_limit = options.process_timeout is not None
         self._enough = max(1, options.window // 4)  # room that is worth waking somebody for
         self._starved = False  # somebody would take an item from the source if there were room
         self._reader_waits = False
@@ -67,6 +68,7 @@ class Run:
         self.source_error: BaseException | None = None
         self._stopped = False
         self.ended_all: Pending[None] = Pending()  # every worker has ended
+        self._fixed_workers = options.max_workers  # which options work out whenever they are asked
         self._scaler = (
             None if options.autoscale is None else Scaler(options.autoscale, options.window, self._clock.now_us())
         )
@@ -98,10 +100,10 @@ class Run:
 
     def admit(self, item: Any) -> None:
         with self._lock:
-            self._admit(item)
+            self._admit(item, self._clock.now_us())
         self.crew.wake()
 
-    def _admit(self, item: Any) -> None:
+    def _admit(self, item: Any, now_us: int) -> None:
         key: Hashable = FREE
         if self._options.partition_key is not None:
             try:
@@ -111,7 +113,7 @@ class Run:
                 self._without_key[self._window.issued] = error
             else:
                 key = FREE if found is None else (found,)  # so that no key looks like none, as 0 and "" would
-        number = self._window.admit(item, key, self._clock.now_us())
+        number = self._window.admit(item, key, now_us)
         if self._options.order_timeout is not None and number == self._window.head:
             self._watch_head()
 
@@ -145,8 +147,9 @@ class Run:
         except Exception as error:
             items, self.source_error = [], error
         self._source_over = len(items) < count
+        now_us = self._clock.now_us()
         for item in items:
-            self._admit(item)
+            self._admit(item, now_us)
         return bool(items)
 
     def more(self) -> bool:
@@ -197,13 +200,14 @@ class Run:
         outputs = self._verdicts.pop(item[0], None)
         if outputs is not None or item[0] in self._late:
             self._finish(item, outputs)
-        else:  # it is tried again, or everything has stopped
+        elif self._has_time_limit:  # it is tried again, or everything has stopped
             self.calls.finished(item[0])
 
     def _finish(self, item: Job, outputs: tuple[Any, ...] | None) -> None:
         """Nobody works on an item any more, and that is what it came to; None if nobody wants to know."""
         number = item[0]
-        self.calls.finished(number)
+        if self._has_time_limit:
+            self.calls.finished(number)
         with self._lock:
             if self._timers and (timer := self._timers.pop(number, None)):
                 timer.cancel()
@@ -360,7 +364,7 @@ class Run:
     # -- how many workers --------------------------------------------------------------------------
 
     def _workers(self) -> int:
-        return self._scaler.workers if self._scaler is not None else self._options.max_workers
+        return self._fixed_workers if self._scaler is None else self._scaler.workers
 
     def _scale(self) -> None:
         assert self._scaler is not None

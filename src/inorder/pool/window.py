@@ -94,7 +94,8 @@ class Window:
 
     def ended(self, job: Job) -> None:
         """Nobody works on it any more: the next of its key may go."""
-        self._lanes.done((job,))
+        if job[1] != FREE:
+            self._lanes.done((job,))
 
     # -- out ---------------------------------------------------------------------------------------
 
