@@ -120,7 +120,7 @@ class LastWriteWins:
 
     def load(self, data: bytes) -> Newest:
         """What `dump` wrote."""
-        return Newest(*load(self.STATE, data))
+        return load(self.STATE, data, Newest)
 
     def _take(self, newest: Newest | None, event: Event, now_us: int) -> tuple[Fate, Newest | None]:
         time, producer, value = event[1], event[2], event[3]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -50,12 +50,15 @@ class Parking:
     capacity: int
     when_full: WhenParkingFull
     gap_timeout_seconds: float | None
+    _timeout_us: int | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity)
         check_choice("when_full", self.when_full, WhenParkingFull)
         if self.gap_timeout_seconds is not None:
             check_number("gap_timeout_seconds", self.gap_timeout_seconds, above=0, up_to=31 * DAY_SECONDS)
+        timeout_us = None if self.gap_timeout_seconds is None else round(self.gap_timeout_seconds * MICROSECONDS)
+        object.__setattr__(self, "_timeout_us", timeout_us)
 
     def take(self, line: Line, number: int, event: Event, now_us: int, emit: list[Outcome]) -> Line:
         """An event whose number is the expected one, or a later one."""
@@ -71,8 +74,8 @@ class Parking:
         if len(parked) >= self.capacity:
             return self._overflow(line, index, entry, emit)
         emit.append((PARKED, event))
-        if wake_at_us is None and self.gap_timeout_seconds is not None:
-            wake_at_us = now_us + round(self.gap_timeout_seconds * MICROSECONDS)
+        if wake_at_us is None and self._timeout_us is not None:
+            wake_at_us = now_us + self._timeout_us
         return Line(expected, (*parked[:index], entry, *parked[index:]), wake_at_us, missed)
 
     def _overflow(self, line: Line, index: int, entry: tuple[int, int, Event], emit: list[Outcome]) -> Line:
@@ -89,13 +92,19 @@ class Parking:
 
     def time_out(self, line: Line, now_us: int, emit: list[Outcome]) -> Line:
         """Give up the holes before whatever has waited long enough."""
-        expected, parked, wake_at_us, missed = line
-        if wake_at_us is None or now_us < wake_at_us:
-            return line
-        assert self.gap_timeout_seconds is not None
-        since_us = now_us - round(self.gap_timeout_seconds * MICROSECONDS)
-        overdue = max(index for index, entry in enumerate(parked) if entry[1] <= since_us)
+        expected, parked, _, missed = line
+        due_us = self._due_us(parked)
+        if due_us is None or now_us < due_us:
+            # What the line says may be wrong: it was perhaps stored under another timeout.
+            return line._replace(wake_at_us=due_us)
+        assert self._timeout_us is not None
+        since_us = now_us - self._timeout_us
+        overdue = max(index for index, (_, arrived_us, _) in enumerate(parked) if arrived_us <= since_us)
         return self._give_up(expected, parked, missed, overdue + 1, "timeout", emit)
+
+    def _due_us(self, parked: Parked) -> int | None:
+        """When the first of them will have waited long enough."""
+        return min(map(_arrived_us, parked)) + self._timeout_us if parked and self._timeout_us is not None else None
 
     def _give_up(
         self,
@@ -125,10 +134,7 @@ class Parking:
             expected += 1
             count += 1
         left = parked[count:]
-        wake_at_us = None
-        if left and self.gap_timeout_seconds is not None:
-            wake_at_us = min(map(_arrived_us, left)) + round(self.gap_timeout_seconds * MICROSECONDS)
-        return Line(expected, left, wake_at_us, missed)
+        return Line(expected, left, self._due_us(left), missed)
 
 
 def in_turn(take: Take, states: Mapping[str, Line], events: Iterable[Event], now_us: int) -> Batch[Line]:

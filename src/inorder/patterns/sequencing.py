@@ -104,7 +104,7 @@ class Resequencer:
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""
-        return Line(*load(self.STATE, data))
+        return load(self.STATE, data, Line)
 
     def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:
         number = event[1]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from inorder.errors import InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.options import DEFAULT_PARKED, MAX_WHOLE, WhenParkingFull, check_choice, check_flag, check_whole
 from inorder.patterns.encoding import dump, load
 from inorder.patterns.parking import Line, Parking, in_turn
@@ -110,7 +110,13 @@ class VersionGate:
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""
-        return Line(*load(self.STATE, data))
+        line = load(self.STATE, data, Line)
+        if line.parked and self.mode == "latest_only":
+            raise FailedPrecondition(
+                f"{len(line.parked)} events are parked, which mode='latest_only' would never release; "
+                "let mode='every' finish them first"
+            )
+        return line
 
     def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:
         version = event[1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.errors import InvalidArgument, ParkingFull
+from inorder.errors import FailedPrecondition, InvalidArgument, ParkingFull
 from inorder.patterns.parking import Line
 from inorder.patterns.step import (
     DUPLICATE,
@@ -151,6 +151,13 @@ def test_batches_do_what_single_steps_do_and_nothing_goes_back(gate: VersionGate
 def test_a_state_survives_as_bytes() -> None:
     state = fold(VersionGate(gap_timeout_seconds=1), [("p", 1), Versioned("p", 3, {"name": "x"})]).states["p"]
     assert VersionGate().load(VersionGate().dump(state)) == state
+
+
+def test_what_is_parked_is_not_forgotten_by_a_change_of_mode() -> None:
+    parked = EVERY.dump(fold(EVERY, updates((3,))).states["p"])
+    with pytest.raises(FailedPrecondition, match="1 events are parked, which mode='latest_only' would never release"):
+        LATEST.load(parked)
+    assert LATEST.load(EVERY.dump(EVERY.start(5))) == EVERY.start(5)
 
 
 @pytest.mark.parametrize(
