@@ -46,7 +46,8 @@ class VersionGate:
     With `mode="every"` each version is applied after the one before it. A future one is parked until its turn
     (`capacity`, `when_full` and `gap_timeout_seconds` are those of the `Resequencer`), or, with `future="retry"`,
     not taken. On a key-ordered subscription a retry would never end: the missing version waits behind the one
-    that comes again and again. So `"retry"` needs `key_ordered=False`.
+    that comes again and again. So `"retry"` needs `key_ordered=False`, or, where it is what happens when the parking
+    is full, a gap timeout that makes room.
 
     With `mode="latest_only"`, for events that carry the whole state, whatever is newer is applied at once.
 
@@ -58,7 +59,7 @@ class VersionGate:
     key_ordered: bool = True
     first_version: int = 1
     capacity: int = DEFAULT_PARKED
-    when_full: WhenParkingFull = "retry"
+    when_full: WhenParkingFull = "error"
     gap_timeout_seconds: float | None = None
     _parking: Parking = field(init=False, repr=False, compare=False)
 
@@ -73,6 +74,11 @@ class VersionGate:
         if self.future == "retry" and self.key_ordered:
             raise InvalidArgument(
                 "future: 'retry' needs key_ordered=False; on a key-ordered subscription the missing version waits "
+                "behind the one that is retried, for ever"
+            )
+        if self.when_full == "retry" and self.key_ordered and self.gap_timeout_seconds is None:
+            raise InvalidArgument(
+                "when_full: 'retry' needs key_ordered=False or gap_timeout_seconds; else the missing version waits "
                 "behind the one that is retried, for ever"
             )
         # Whoever sets a timeout expects to be told of gaps, and would learn too late that nothing ever waits.

@@ -93,6 +93,15 @@ def test_a_retry_on_a_key_ordered_subscription_is_refused_as_it_would_never_end(
         assert versions(fold(EVERY, order).applied()) == [1, 2, 3]
 
 
+def test_a_full_parking_retries_on_a_key_ordered_subscription_only_if_a_timeout_makes_room() -> None:
+    with pytest.raises(InvalidArgument, match="when_full: 'retry' needs key_ordered=False or gap_timeout_seconds"):
+        VersionGate(when_full="retry")
+    gate = VersionGate(when_full="retry", capacity=1, gap_timeout_seconds=1)
+    folded = fold_timed(gate, [(0, ("p", 3)), (0, ("p", 4)), (2 * SECOND, ("p", 4))])
+    assert folded.of(RETRY) == [("p", 4)]
+    assert versions(folded.applied()) == [3, 4]
+
+
 def test_a_retried_version_leaves_nothing_behind() -> None:
     step = RETRYING.on_message(RETRYING.start(1), ("p", 3), 0)
     assert step.emit == ((RETRY, ("p", 3)),)
@@ -123,9 +132,10 @@ def test_entities_wait_for_themselves_only() -> None:
 
 
 def test_parking_is_bounded() -> None:
-    assert fold(VersionGate(capacity=1), updates((3, 4))).of(RETRY) == updates((4,))
+    retrying = VersionGate(capacity=1, when_full="retry", key_ordered=False)
+    assert fold(retrying, updates((3, 4))).of(RETRY) == updates((4,))
     with pytest.raises(ParkingFull):
-        fold(VersionGate(capacity=1, when_full="error"), updates((3, 4)))
+        fold(VersionGate(capacity=1), updates((3, 4)))
     assert versions(fold(VersionGate(capacity=1, when_full="gap"), updates((3, 4))).applied()) == [3, 4]
 
 
