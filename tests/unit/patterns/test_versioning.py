@@ -121,6 +121,7 @@ def test_missing_versions_are_given_up_after_the_timeout_and_told() -> None:
 
 
 def test_an_unknown_entity_is_at_the_version_before_the_first() -> None:
+    assert fold(EVERY, [("p", 0)]).of(STALE) == [("p", 0)]  # which nobody has applied before
     assert fold(VersionGate(first_version=0), [("p", 1), ("p", 0)]).applied() == [("p", 0), ("p", 1)]
     assert fold(VersionGate(first_version=5), [("p", 4), ("p", 5)]).applied() == [("p", 5)]
     assert fold(VersionGate(mode="latest_only"), [("p", 7)]).applied() == [("p", 7)]
