@@ -10,9 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heappushpop
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from inorder.message import KEY, POSITION
+
+_key = itemgetter(KEY)
 
 LINE_UP = 100  # records without a key that one turn moves behind those that came back
 
@@ -202,6 +205,29 @@ class FreeLanes(Lanes[Item]):
 
     def done(self, records: Iterable[Item]) -> None:
         """Nobody waited for them."""
+
+
+class SparseLanes(Lanes[Item]):
+    """For items that come one at a time per key, as a rule: whole bursts go in and out without a step for each."""
+
+    def put(self, records: Iterable[Item]) -> None:
+        records = list(records)
+        keys = dict.fromkeys(map(_key, records))
+        if len(keys) == len(records) and "" not in keys and self._behind.keys().isdisjoint(keys):
+            self._behind.update(keys)
+            self._ready.extend(records)
+        else:
+            super().put(records)
+
+    def done(self, records: Iterable[Item]) -> None:
+        records = list(records)
+        behind = self._behind
+        waiting = [*map(behind.pop, map(_key, records), repeat(None))]
+        if any(waiting):
+            for record, items in zip(records, waiting, strict=True):
+                if items:
+                    self._ready.append(items.popleft())
+                    behind[record[KEY]] = items
 
 
 class WindowedLanes(Lanes[Item]):
