@@ -14,7 +14,8 @@ from inorder.pool.crews import Crew, LoopThread, TaskCrew, ThreadCrew
 from inorder.pool.feeds import Feed, FeedInPlace, FeedTask, FeedThread, kind_of
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions
-from inorder.pool.run import Bell, Raise, Run
+from inorder.pool.outcomes import Raise
+from inorder.pool.run import Bell, Run
 from inorder.pool.window import Job
 
 In = TypeVar("In")
@@ -65,9 +66,12 @@ class Results(Generic[Out]):
                     number, outputs = ready.popleft()
                     if isinstance(outputs, Raise):
                         raise outputs[0]
-                    yield from outputs[:-1]
-                    run.emitted(number)
-                    yield outputs[-1]
+                    for output in outputs[:-1]:
+                        yield output
+                        if run.stopped():
+                            return
+                    if run.emitted(number):
+                        yield outputs[-1]
                 if run.reader_waits():
                     bell.wait()
             run.raise_what_ended_it()
@@ -88,8 +92,10 @@ class Results(Generic[Out]):
                         raise outputs[0]
                     for output in outputs[:-1]:
                         yield output
-                    run.emitted(number)
-                    yield outputs[-1]
+                        if run.stopped():
+                            return
+                    if run.emitted(number):
+                        yield outputs[-1]
                 if run.reader_waits():
                     await bell.wait()
             run.raise_what_ended_it()
@@ -139,10 +145,10 @@ class Results(Generic[Out]):
         run = Run(self._options, bell)
         crew, calls = self._crew(run, loop)
         feed = self._feed(crew, loop)
+        if self._drained:
+            feed.drain()
         self._run = run
         run.start(feed, crew, calls)
-        if self._drained:
-            run.drain()
         return run
 
     def _crew(self, run: Run, loop: asyncio.AbstractEventLoop | None) -> tuple[Crew[Job], Calls]:

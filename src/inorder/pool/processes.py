@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from inorder.pool.functions import synchronous
@@ -45,7 +46,10 @@ class Processes:
     def _take(self) -> Process:
         with self._lock:
             process = self._idle.pop() if self._idle else None
-        if process is None or not process.alive():
+        if process is not None and not process.alive():
+            process.close()
+            process = None
+        if process is None:
             process = Process(self._fn)
         with self._lock:
             self._busy.add(process)
@@ -60,6 +64,14 @@ class Processes:
             if keep:
                 self._idle.append(process)
         if not keep:
+            process.close()
+
+    def retire(self) -> None:
+        """End idle processes that are too many now."""
+        with self._lock:
+            keep = max(0, self._limit() - len(self._busy))
+            idle, self._idle = self._idle[keep:], self._idle[:keep]
+        for process in idle:
             process.close()
 
     def close(self) -> None:
@@ -88,12 +100,14 @@ class Process:
 
     def call(self, item: Any) -> Any:
         """What the function returns for an item, or raises; `WorkerDied` if the process ends meanwhile."""
+        question = ForkingPickler.dumps(item)  # apart from the pipe: what it raises is no news of the process
         try:
-            self._pipe.send(item)
-            succeeded, answer = self._pipe.recv()
+            self._pipe.send_bytes(question)
+            received = self._pipe.recv_bytes()
         except (EOFError, OSError):
             self._process.join()
             raise WorkerDied(self._process.exitcode) from None
+        succeeded, answer = pickle.loads(received)
         if succeeded:
             return answer
         raise answer
@@ -111,27 +125,22 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
     """The life of a worker process: it ends when nobody is left to ask it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the program, and that ends us
     call = synchronous(fn)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while pipe.poll(None):
-            try:
-                item = pipe.recv()
-            except EOFError:
-                return
-            except Exception as error:  # it came whole, but cannot be read here
-                answer = (False, _portable(error))
-            else:
-                answer = _answer(call, item)
-            try:
-                pipe.send(answer)
-            except (TypeError, AttributeError, pickle.PicklingError) as error:
-                pipe.send((False, TypeError(f"the result cannot be sent to another process: {error}")))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            question = pipe.recv_bytes()
+            pipe.send_bytes(_answer(call, question))
 
 
-def _answer(call: Callable[[Any], Any], item: Any) -> tuple[bool, Any]:
+def _answer(call: Callable[[Any], Any], question: bytes) -> Any:
     try:
-        return True, call(item)
+        value = call(pickle.loads(question))
     except BaseException as error:
-        return False, _portable(error)
+        return ForkingPickler.dumps((False, _portable(error)))
+    try:
+        return ForkingPickler.dumps((True, value))
+    except Exception as error:
+        refusal = TypeError(f"the result cannot be sent to another process: {_shown(error)}")
+        return ForkingPickler.dumps((False, refusal))
 
 
 def _portable(error: BaseException) -> BaseException:
@@ -141,4 +150,11 @@ def _portable(error: BaseException) -> BaseException:
         pickle.loads(pickle.dumps(error))
         return error
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        return RuntimeError(f"{type(error).__name__}: {_shown(error)}")
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(it cannot be shown)"
