@@ -437,8 +437,16 @@ class Run:
 
     async def gone(self) -> None:
         """Wait, on the loop, until nothing of this is left there."""
-        await self.feed.gone()
-        await self.crew.gone()
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                await self.feed.gone()
+                await self.crew.gone()
+                break
+            except asyncio.CancelledError as error:  # once more: the others were told already, and are about to end
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     def drain(self) -> None:
         """Ask the source for nothing more."""
