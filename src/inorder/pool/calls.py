@@ -112,6 +112,7 @@ class ProcessCalls(Calls):
 
     def call(self, job: Job) -> Any:
         with self._processes.one() as process:
+            process.wait_until_ready()
             if self._started is None:
                 return process.call(job[2])
             self._running[job[0]] = process

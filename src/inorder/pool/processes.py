@@ -94,23 +94,33 @@ class Process:
         self._process = _context.Process(target=_serve, args=(theirs, fn), name="inorder-worker", daemon=True)
         self._process.start()
         theirs.close()  # so that the pipe ends when the process does
+        self._ready = False
 
     def alive(self) -> bool:
         return bool(self._process.is_alive())
 
+    def wait_until_ready(self) -> None:
+        """To start takes a while, which is nobody's fault."""
+        if not self._ready:
+            self._receive()
+            self._ready = True
+
     def call(self, item: Any) -> Any:
         """What the function returns for an item, or raises; `WorkerDied` if the process ends meanwhile."""
         question = ForkingPickler.dumps(item)  # apart from the pipe: what it raises is no news of the process
-        try:
+        with contextlib.suppress(OSError):  # if it has ended, there is no answer either
             self._pipe.send_bytes(question)
-            received = self._pipe.recv_bytes()
-        except (EOFError, OSError):
-            self._process.join()
-            raise WorkerDied(self._process.exitcode) from None
-        succeeded, answer = pickle.loads(received)
+        succeeded, answer = pickle.loads(self._receive())
         if succeeded:
             return answer
         raise answer
+
+    def _receive(self) -> bytes:
+        try:
+            return self._pipe.recv_bytes()  # type: ignore[no-any-return]
+        except (EOFError, OSError):
+            self._process.join()
+            raise WorkerDied(self._process.exitcode) from None
 
     def kill(self) -> None:
         self._process.kill()
@@ -126,6 +136,7 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the program, and that ends us
     call = synchronous(fn)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send_bytes(b"ready")
         while True:
             question = pipe.recv_bytes()
             pipe.send_bytes(_answer(call, question))

@@ -94,6 +94,8 @@ class Run:
 
     def admit(self, item: Any) -> None:
         with self._lock:
+            if self._stopped:
+                return  # too late: what was left has been told
             self._admit(item)
         self.crew.wake()
 
