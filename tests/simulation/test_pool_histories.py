@@ -430,6 +430,6 @@ def check(load: Workload) -> None:
 
 
 @given(workloads())
-@settings(max_examples=16 * settings().max_examples, report_multiple_bugs=False)
+@settings(max_examples=10 * settings().max_examples, report_multiple_bugs=False)
 def test_a_pool_does_what_a_plain_loop_would(load: Workload) -> None:
     check(load)

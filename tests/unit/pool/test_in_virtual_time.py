@@ -684,6 +684,34 @@ def test_a_forced_stop_ends_between_two_outputs_of_an_item() -> None:
     assert left == [2, 3]
 
 
+@pytest.mark.parametrize("who", ["the function", "the error handler", "the metrics callback"])
+@pytest.mark.parametrize("how", ["stop", "drain"])
+def test_whoever_is_called_may_end_the_pass(who: str, how: str) -> None:
+    def end(caller: str) -> None:
+        if caller == who:
+            getattr(bench.results, how)()
+
+    async def work(item: int) -> int:
+        await asyncio.sleep(1)
+        if item == 5:
+            end("the function")
+            raise ValueError
+        return item
+
+    bench = Bench(
+        work,
+        workers=2,
+        preserve_order=True,
+        error_handler=lambda *_: end("the error handler"),
+        on_metrics=lambda _: end("the metrics callback"),
+        metrics_interval=3.5,
+    )
+    outputs = bench.run(bench.source(range(1000)))
+    assert outputs == [number for number in range(len(outputs) + 1) if number != 5][: len(outputs)]
+    assert len(outputs) < 20
+    assert bench.now < 20
+
+
 def test_to_stop_before_the_beginning_means_that_there_is_none() -> None:
     results = WorkerPool(sleep).map([1])
     assert results.stop() == []
