@@ -637,14 +637,15 @@ def test_drain_takes_nothing_more_and_finishes_what_was_taken_retries_included(a
     assert bench.results.stop() == []
 
 
-def test_drain_before_the_beginning_takes_nothing() -> None:
+@pytest.mark.parametrize("end", ["stop", "drain"])
+def test_who_ends_a_pass_before_its_beginning_has_nothing_taken(end: str) -> None:
     bench = Bench(sleep)
 
     async def main() -> list[Any]:
         outputs = []
         for source in ([1, 2], bench.source([1, 2])):
             results = bench.pool.map(source)
-            results.drain()
+            assert not getattr(results, end)()
             outputs += [output async for output in results]
         return outputs
 
@@ -710,13 +711,6 @@ def test_whoever_is_called_may_end_the_pass(who: str, how: str) -> None:
     assert outputs == [number for number in range(len(outputs) + 1) if number != 5][: len(outputs)]
     assert len(outputs) < 20
     assert bench.now < 20
-
-
-def test_to_stop_before_the_beginning_means_that_there_is_none() -> None:
-    results = WorkerPool(sleep).map([1])
-    assert results.stop() == []
-    with pytest.raises(FailedPrecondition, match="read once"):
-        next(iter(results))
 
 
 def test_who_leaves_the_loop_leaves_nothing_behind() -> None:
