@@ -463,6 +463,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._ready: Pending[asyncio.AbstractEventLoop] = Pending()
         self._stop = asyncio.Event()
+        self._maker = threading.get_ident()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="inorder-loop", daemon=True)
         self._thread.start()
         self.loop = self._ready.result()
@@ -489,7 +490,14 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self._stop.set)
 
     def finish(self, last: Coroutine[Any, Any, object]) -> None:
-        """Run something to its end, then end."""
-        asyncio.run_coroutine_threadsafe(last, self.loop).result()
+        """Run something to its end, then end. Who made this loop waits for it.
+
+        Others get here by the garbage collector, in the middle of something that the loop may need.
+        """
+        ending = asyncio.run_coroutine_threadsafe(last, self.loop)
+        if threading.get_ident() != self._maker:
+            ending.add_done_callback(lambda _: self.stop())
+            return
+        ending.result()
         self.stop()
         self._thread.join()

@@ -46,7 +46,8 @@ class Run:
         self._options = options
         self._clock = options.clock
         self._bell = bell
-        self._lock = threading.Lock()
+        # Reentrant, as a partition key may look at the metrics, and the garbage collector may end a forgotten pass.
+        self._lock = threading.RLock()
         self._window = Window(
             options.window,
             ordered=options.preserve_order,

@@ -89,7 +89,8 @@ def _end(loop: VirtualLoop) -> None:
             for task in left:
                 if not task.cancelled():
                     task.exception()
-    except Deadlock:
-        pass  # it ignores that it was cancelled; what is wrong has been said already
+    except Deadlock:  # it ignores that it was cancelled; what is wrong has been said already
+        for task in left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
     finally:
         loop.close()

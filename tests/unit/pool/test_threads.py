@@ -305,6 +305,51 @@ def test_a_pass_that_was_begun_and_forgotten_ends() -> None:
     wait_until(lambda: not threads("inorder-source") and not threads("inorder-worker"))
 
 
+@pytest.mark.parametrize("where", ["the function", "the partition key"])
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_a_forgotten_pass_ends_wherever_the_garbage_collector_finds_it(kind: str, where: str) -> None:
+    forgotten, collected = threading.Event(), threading.Event()
+
+    def called(caller: str, item: int) -> int:
+        if caller == where and item == 2:
+            gc.collect()
+            collected.set()
+        return item
+
+    def source() -> Iterator[int]:
+        yield 1
+        assert forgotten.wait(PATIENCE_SECONDS)
+        yield 2
+
+    pool: WorkerPool[int] = WorkerPool(
+        lambda item: called("the function", item),
+        kind=kind,
+        partition_key=lambda item: called("the partition key", item),
+    )
+    cycle: list[Any] = [iter(pool.map(source()))]
+    cycle.append(cycle)
+    next(cycle[0])
+    gc.disable()
+    try:
+        del cycle
+        forgotten.set()
+        assert collected.wait(PATIENCE_SECONDS)
+    finally:
+        gc.enable()
+
+
+def test_a_partition_key_may_look_at_the_metrics() -> None:
+    seen: list[int] = []
+
+    def key(item: int) -> int:
+        seen.append(results.metrics().taken)
+        return item
+
+    results = WorkerPool[int](same, partition_key=key, preserve_order=True).map([1, 2, 3])
+    assert list(results) == [1, 2, 3]
+    assert seen == [0, 1, 2]
+
+
 def test_a_cancelled_reader_of_threads_ends_the_pass() -> None:
     async def main() -> None:
         results = WorkerPool[int](same, workers=2).map(iter(range(10**9)))
