@@ -116,8 +116,8 @@ def test_a_process_that_died_while_it_was_idle_is_replaced() -> None:
 
 
 def test_a_function_that_takes_too_long_is_killed_and_its_item_fails_in_its_place() -> None:
-    outputs = run(victims.hang_on_three, [1, 2, 3, 4], workers=1, process_timeout=0.2)
-    assert outputs == [1, 2, "ItemTimeout: the function took longer than process_timeout=0.2 s for the item", 4]
+    outputs = run(victims.hang_on_three, [1, 2, 3, 4], workers=1, process_timeout=1)
+    assert outputs == [1, 2, "ItemTimeout: the function took longer than process_timeout=1 s for the item", 4]
 
 
 def test_time_limits_that_come_close_hit_nobody_else() -> None:
@@ -125,10 +125,10 @@ def test_time_limits_that_come_close_hit_nobody_else() -> None:
     pool: WorkerPool[Any] = WorkerPool(
         victims.jitter, kind="process", workers=2, preserve_order=True, on_error="emit", process_timeout=0.003
     )
-    outputs = list(pool.map(range(12)))
+    outputs = list(pool.map(range(9)))
     for number, output in enumerate(outputs):
         assert output == number or (output.index == number and isinstance(output.error, ItemTimeout))
-    assert len(outputs) == 12
+    assert len(outputs) == 9
 
 
 def test_what_a_function_raises_arrives_with_its_trace() -> None:
