@@ -14,7 +14,8 @@ from inorder.pool.crews import Crew, LoopThread, TaskCrew, ThreadCrew
 from inorder.pool.feeds import Feed, FeedInPlace, FeedTask, FeedThread, kind_of
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions
-from inorder.pool.run import Bell, Raise, Run
+from inorder.pool.outcomes import Raise
+from inorder.pool.run import Bell, Run
 from inorder.pool.window import Job
 
 In = TypeVar("In")
@@ -51,7 +52,7 @@ class Results(Generic[Out]):
         self._options = options
         self._kind_of_feed = kind_of(source)
         self._source = source
-        self._begun = False
+        self._beginning = threading.Lock()
         self._run: Run | None = None
         self._drained = False
 
@@ -65,9 +66,12 @@ class Results(Generic[Out]):
                     number, outputs = ready.popleft()
                     if isinstance(outputs, Raise):
                         raise outputs[0]
-                    yield from outputs[:-1]
-                    run.emitted(number)
-                    yield outputs[-1]
+                    for output in outputs[:-1]:
+                        yield output
+                        if run.stopped():
+                            return
+                    if run.emitted(number):
+                        yield outputs[-1]
                 if run.reader_waits():
                     bell.wait()
             run.raise_what_ended_it()
@@ -88,8 +92,10 @@ class Results(Generic[Out]):
                         raise outputs[0]
                     for output in outputs[:-1]:
                         yield output
-                    run.emitted(number)
-                    yield outputs[-1]
+                        if run.stopped():
+                            return
+                    if run.emitted(number):
+                        yield outputs[-1]
                 if run.reader_waits():
                     await bell.wait()
             run.raise_what_ended_it()
@@ -101,7 +107,8 @@ class Results(Generic[Out]):
 
     def drain(self) -> None:
         """Take nothing more from the source; the loop ends when what was taken has been put out."""
-        self._drained = True
+        with self._beginning:
+            self._drained = True
         if self._run is not None:
             self._run.drain()
 
@@ -110,7 +117,8 @@ class Results(Generic[Out]):
 
         Tasks are cancelled and processes killed; a thread ends when its function returns.
         """
-        self._begun = True  # if it has not, it will not
+        with self._beginning:
+            self._drained = True  # if it has not begun, nothing will be taken
         return [] if self._run is None else self._run.stop()
 
     def metrics(self) -> PoolMetrics:
@@ -133,17 +141,17 @@ class Results(Generic[Out]):
             raise
 
     def _begin(self, bell: Bell, loop: asyncio.AbstractEventLoop | None) -> Run:
-        if self._begun:
-            raise FailedPrecondition("the outputs of a pass can be read once; call map again for another pass")
-        self._begun = True
-        run = Run(self._options, bell)
-        crew, calls = self._crew(run, loop)
-        feed = self._feed(crew, loop)
-        self._run = run
-        run.start(feed, crew, calls)
-        if self._drained:
-            run.drain()
-        return run
+        with self._beginning:
+            if self._run is not None:
+                raise FailedPrecondition("the outputs of a pass can be read once; call map again for another pass")
+            run = Run(self._options, bell)
+            crew, calls = self._crew(run, loop)
+            feed = self._feed(crew, loop)
+            if self._drained:
+                feed.drain()
+            self._run = run
+            run.start(feed, crew, calls)
+            return run
 
     def _crew(self, run: Run, loop: asyncio.AbstractEventLoop | None) -> tuple[Crew[Job], Calls]:
         options = self._options

@@ -46,7 +46,10 @@ class Processes:
     def _take(self) -> Process:
         with self._lock:
             process = self._idle.pop() if self._idle else None
-        if process is None or not process.alive():
+        if process is not None and not process.alive():
+            process.close()
+            process = None
+        if process is None:
             process = Process(self._fn)
         with self._lock:
             self._busy.add(process)
@@ -61,6 +64,14 @@ class Processes:
             if keep:
                 self._idle.append(process)
         if not keep:
+            process.close()
+
+    def retire(self) -> None:
+        """End idle processes that are too many now."""
+        with self._lock:
+            keep = max(0, self._limit() - len(self._busy))
+            idle, self._idle = self._idle[keep:], self._idle[:keep]
+        for process in idle:
             process.close()
 
     def close(self) -> None:
@@ -83,27 +94,35 @@ class Process:
         self._process = _context.Process(target=_serve, args=(theirs, fn), name="inorder-worker", daemon=True)
         self._process.start()
         theirs.close()  # so that the pipe ends when the process does
-        with contextlib.suppress(EOFError, OSError):  # then the first call tells
-            self._pipe.recv()  # it is there: what it takes to start is not the time of an item
+        self._ready = False
         self.ended = False  # as far as we know, without asking the system
 
     def alive(self) -> bool:
         return not self.ended and bool(self._process.is_alive())
 
+    def wait_until_ready(self) -> None:
+        """To start takes a while, which is nobody's fault."""
+        if not self._ready:
+            self._receive()
+            self._ready = True
+
     def call(self, item: Any) -> Any:
         """What the function returns for an item, or raises; `WorkerDied` if the process ends meanwhile."""
-        sent = ForkingPickler.dumps(item)  # what raises here, or when it is read, is no matter of the pipe
+        question = ForkingPickler.dumps(item)  # apart from the pipe: what it raises is no news of the process
+        with contextlib.suppress(OSError):  # if it has ended, there is no answer either
+            self._pipe.send_bytes(question)
+        succeeded, answer = pickle.loads(self._receive())
+        if succeeded:
+            return answer
+        raise answer
+
+    def _receive(self) -> bytes:
         try:
-            self._pipe.send_bytes(sent)
-            received = self._pipe.recv_bytes()
+            return self._pipe.recv_bytes()  # type: ignore[no-any-return]
         except (EOFError, OSError):
             self.ended = True
             self._process.join()
             raise WorkerDied(self._process.exitcode) from None
-        succeeded, answer = pickle.loads(received)
-        if succeeded:
-            return answer
-        raise answer
 
     def kill(self) -> None:
         self.ended = True
@@ -119,30 +138,23 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
     """The life of a worker process: it ends when nobody is left to ask it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the program, and that ends us
     call = synchronous(fn)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        pipe.send(None)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send_bytes(b"ready")
         while True:
-            try:
-                received = pipe.recv_bytes()
-            except EOFError:
-                return
-            try:
-                item = pickle.loads(received)
-            except Exception as error:  # it came whole, but cannot be read here
-                answer = (False, _portable(error))
-            else:
-                answer = _answer(call, item)
-            try:
-                pipe.send(answer)
-            except (TypeError, AttributeError, pickle.PicklingError) as error:
-                pipe.send((False, TypeError(f"the result cannot be sent to another process: {error}")))
+            question = pipe.recv_bytes()
+            pipe.send_bytes(_answer(call, question))
 
 
-def _answer(call: Callable[[Any], Any], item: Any) -> tuple[bool, Any]:
+def _answer(call: Callable[[Any], Any], question: bytes) -> Any:
     try:
-        return True, call(item)
+        value = call(pickle.loads(question))
     except BaseException as error:
-        return False, _portable(error)
+        return ForkingPickler.dumps((False, _portable(error)))
+    try:
+        return ForkingPickler.dumps((True, value))
+    except Exception as error:
+        refusal = TypeError(f"the result cannot be sent to another process: {_shown(error)}")
+        return ForkingPickler.dumps((False, refusal))
 
 
 def _portable(error: BaseException) -> BaseException:
@@ -152,4 +164,11 @@ def _portable(error: BaseException) -> BaseException:
         pickle.loads(pickle.dumps(error))
         return error
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        return RuntimeError(f"{type(error).__name__}: {_shown(error)}")
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(it cannot be shown)"

@@ -126,9 +126,9 @@ class Window:
         else:
             del self.inside[number]  # filtered: nobody will come for it
 
-    def emitted(self, number: int) -> None:
-        """Its outputs have been put out: there is room for another item."""
-        del self.inside[number]
+    def emitted(self, number: int) -> Any:
+        """Its outputs have been put out: there is room for another item. Returns this one."""
+        return self.inside.pop(number)
 
     # -- who holds up whom -------------------------------------------------------------------------
 
