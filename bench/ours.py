@@ -47,15 +47,14 @@ def backlog(broker: MessageQueue) -> int:
 class Broker:
     def __init__(self, broker: MessageQueue) -> None:
         self._broker = broker
-        self._out: list[str] = []
+        self._out: list[Message] = []
 
     def publish(self, messages: Sequence[Pair]) -> None:
-        self._broker.publish(TOPIC, [Message(data, ordering_key=key) for key, data in messages])
+        self._broker.publish(TOPIC, [Message(data, None, key) for key, data in messages])
 
     def take(self, count: int) -> list[bytes]:
-        messages = self._broker.pull(SUBSCRIPTION, count)
-        self._out = [message.ack_id for message in messages]
-        return [message.data for message in messages]
+        self._out = self._broker.pull(SUBSCRIPTION, count)
+        return [message.data for message in self._out]
 
     def ack(self) -> None:
         self._broker.ack(self._out)
