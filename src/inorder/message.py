@@ -295,13 +295,17 @@ def _entry(message: Message) -> Entry:
 
 def make_entry(data: bytes, attributes: Mapping[str, str] | None, ordering_key: str | None) -> Entry:
     """Check the parts of one message against every limit of the specification."""
+    # Most have a short, plain key and no attributes; the others are looked at more closely.
+    if attributes is None and type(data) is bytes and type(ordering_key) is str and ordering_key.isascii():
+        length = len(ordering_key)
+        size = length + len(data)
+        if 0 < length <= MAX_ORDERING_KEY_BYTES and size <= MAX_MESSAGE_BYTES:
+            return ordering_key, data, None, size
     if type(data) is not bytes:
         data = _bytes(data)
     size = len(data)
     if ordering_key is not None:
-        # Most keys are short and plain; the others are looked at more closely.
-        plain = type(ordering_key) is str and 0 < len(ordering_key) <= MAX_ORDERING_KEY_BYTES and ordering_key.isascii()
-        size += len(ordering_key) if plain else check_ordering_key(ordering_key)
+        size += check_ordering_key(ordering_key)
     if attributes is not None:
         size += _attribute_bytes(attributes)
         attributes = dict(attributes) or None
