@@ -670,12 +670,13 @@ class MessageQueue:
     def _committed(self, group: Group, location: Location) -> None:
         """A group of turns is on disk: what was published by them becomes visible."""
         assert self._journal is not None
-        with self._lock:
-            self._journal.written(location, group.stored)
-            self._reveal(group.hidden)
-            calls = self._end_turn()
-        for call in calls:
-            call()
+        if group.hidden:
+            with self._lock:
+                self._journal.written(location, group.stored)
+                self._reveal(group.hidden)
+                calls = self._end_turn()
+            for call in calls:
+                call()
         if self._journal.wants_snapshot():
             self._save()
 

@@ -26,6 +26,8 @@ IDLE_SECONDS = 1.0  # after which a thread ends, so that a broker that nobody us
 class Group:
     """What is written and answered together."""
 
+    __slots__ = ("answers", "body", "durable", "hidden", "stored", "sync", "values")
+
     def __init__(self) -> None:
         self.body: list[bytes] = []
         self.stored: list[Stored] = []

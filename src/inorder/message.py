@@ -95,7 +95,7 @@ class Message:
     ) -> None:
         # Nothing is checked here: `entries` does it, so that a bad message is refused by the publish
         # it belongs to, together with its batch.
-        self._record: Record = (-1, ordering_key, data, attributes, 0, 0, 0)  # type: ignore[assignment]
+        self._record: Record = (-1, ordering_key, data, attributes)  # type: ignore[assignment]  # the rest comes later
         self._source: Source | None = None  # and what else a delivery has, only a delivered message has
 
     @property
@@ -224,13 +224,15 @@ def leases_of(messages: Sequence[object]) -> tuple[str, Sequence[int]] | None:
 
     So nobody formats, and reads again, the ack ids of a whole pull.
     """
-    if {*map(type, messages)} != {Message}:
+    source: Source | None = getattr(messages[0], "_source", None) if messages else None
+    if source is None:
         return None
-    sources = {message._source for message in messages}  # type: ignore[attr-defined]
-    source = sources.pop()
-    if source is None or sources:
+    try:
+        leases = [message._lease for message in messages if message._source is source]  # type: ignore[attr-defined]
+    except AttributeError:  # one of them is an ack id
         return None
-    leases = [message._lease for message in messages]  # type: ignore[attr-defined]
+    if len(leases) < len(messages):
+        return None
     run = range(leases[0], leases[0] + len(leases))
     return source.ack_id_prefix, run if leases == [*run] else list(dict.fromkeys(leases))
 
@@ -250,13 +252,13 @@ def _plain_batch(messages: Sequence[Message]) -> Batch | None:
     """
     if {*map(type, messages)} != {Message}:
         return None
-    positions, keys, data, attributes, _, _, _ = zip(*[message._record for message in messages], strict=True)
-    none = (None,) * len(messages)
-    if attributes != none or {*map(type, data)} != {bytes} or positions.count(-1) < len(messages) or not all(keys):
-        return None
     try:
+        _, keys, data, attributes = zip(*[message._record for message in messages], strict=True)
         text = "".join(keys)
-    except TypeError:  # one of them is no string
+    except (ValueError, TypeError):  # one of them was delivered, or has no key
+        return None
+    none = (None,) * len(messages)
+    if attributes != none or {*map(type, data)} != {bytes} or not all(keys):
         return None
     lengths = list(map(len, keys))
     sizes = list(map(add, lengths, map(len, data)))
@@ -289,7 +291,7 @@ def to_columns(entries: Sequence[Entry]) -> Batch:
 def _entry(message: Message) -> Entry:
     if type(message) is not Message and not isinstance(message, Message):
         raise InvalidMessage(f"messages: expected Message, not {type(message).__name__}")
-    _, key, data, attributes, _, _, _ = message._record
+    _, key, data, attributes, *_ = message._record
     return make_entry(data, attributes, key if message._source is None else key or None)
 
 
