@@ -60,8 +60,16 @@ class Broker:
         self._broker.ack(self._out)
 
 
+class SyncedBroker(Broker):
+    """One whose acks, too, are on disk before they are answered, as those of the peers are."""
+
+    def ack(self) -> None:
+        super().ack()
+        self._broker.durable().result()
+
+
 @contextmanager
-def queues() -> Iterator[NewQueue]:
+def queues(kind: type[Broker] = Broker) -> Iterator[NewQueue]:
     check()
 
     @contextmanager
@@ -70,7 +78,7 @@ def queues() -> Iterator[NewQueue]:
             TemporaryDirectory(prefix="inorder-bench-") as folder,
             closing(new_broker(Path(folder, "data"))) as broker,
         ):
-            yield Broker(broker)
+            yield kind(broker)
 
     yield new
 
