@@ -47,7 +47,7 @@ from inorder.errors import (
     TopicAlreadyExists,
     TopicNotFound,
 )
-from inorder.message import POSITION, SIZE, STORED_US, Batch, Record
+from inorder.message import POSITION, SIZE, STORED_US, Batch, Record, numbered
 from inorder.options import (
     MAX_ACK_DEADLINE_SECONDS,
     SubscriptionOptions,
@@ -220,7 +220,7 @@ class State:
             subscription.forsake(consumer)
         return None, (), ()
 
-    def find_lease(self, ack_id: str) -> tuple[Subscription, int] | None:
+    def find_lease(self, ack_id: object) -> tuple[Subscription, int] | None:
         """The subscription and lease number that an ack id names, if it can be one."""
         prefix, dash, number = str(ack_id).rpartition("-")
         subscription = self._by_ack_prefix.get(prefix + dash)
@@ -228,13 +228,14 @@ class State:
             return None
         return subscription, int(number)
 
-    def find_run(self, ack_ids: Sequence[str]) -> tuple[Subscription, range] | None:
+    def find_run(self, ack_ids: Sequence[object]) -> tuple[Subscription, range] | None:
         """The same for many that were granted one after another, as those of a pull were: much cheaper."""
         found = self.find_lease(ack_ids[0]) if ack_ids else None
         if found is None:
             return None
-        prefix, leases = found[0].ack_id_prefix, range(found[1], found[1] + len(ack_ids))
-        return (found[0], leases) if ack_ids == [f"{prefix}{lease}" for lease in leases] else None
+        subscription, first = found
+        expected = numbered(subscription.ack_id_prefix, first, len(ack_ids))
+        return (subscription, range(first, first + len(ack_ids))) if ack_ids == expected else None
 
     def ack(self, name: str, leases: Sequence[int]) -> Decision[list[int]]:
         """Each lease named once. The reply lists those that are over; the others are acked all the same."""
