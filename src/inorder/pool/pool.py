@@ -103,6 +103,21 @@ class Results(Generic[Out]):
             run.stop()
             await run.gone()
 
+    def __enter__(self) -> Results[Out]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Results[Out]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """When this returns, nothing runs any more."""
+        self.stop()
+        if self._run is not None:
+            await self._run.gone()
+
     # -- steering ----------------------------------------------------------------------------------
 
     def drain(self) -> None:

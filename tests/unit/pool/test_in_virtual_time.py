@@ -328,6 +328,18 @@ def test_an_endless_source_is_read_no_further_than_the_window(options: dict[str,
     run_virtually(main(), bench.clock)
 
 
+def test_when_the_block_of_a_pass_is_left_nothing_runs_any_more() -> None:
+    bench = Bench(sleep, workers=4, preserve_order=True)
+
+    async def main() -> set[asyncio.Task[Any]]:
+        async with bench.pool.map([1.0] * 100) as results:
+            async for _ in results:
+                break
+        return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+    assert run_virtually(main(), bench.clock) == set()
+
+
 def test_a_slow_reader_slows_the_source() -> None:
     bench = Bench(sleep, workers=2, preserve_order=True)
     seen: list[int] = []
