@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from inorder.errors import FailedPrecondition
@@ -55,6 +55,8 @@ class Results(Generic[Out]):
         self._beginning = threading.Lock()
         self._run: Run | None = None
         self._drained = False
+        self._in_block = False
+        self._reading: AsyncGenerator[Out] | None = None
 
     def __iter__(self) -> Iterator[Out]:
         bell = _ThreadBell()
@@ -80,7 +82,13 @@ class Results(Generic[Out]):
             if loop_thread is not None:
                 loop_thread.finish(run.gone())
 
-    async def __aiter__(self) -> AsyncIterator[Out]:
+    def __aiter__(self) -> AsyncIterator[Out]:
+        reading = self._read()
+        if self._in_block:
+            self._reading = reading  # which the end of the block ends, and not the garbage collector
+        return reading
+
+    async def _read(self) -> AsyncGenerator[Out]:
         bell = _LoopBell()
         run = self._begin(bell, asyncio.get_running_loop())
         ready = run.ready
@@ -110,13 +118,14 @@ class Results(Generic[Out]):
         self.stop()
 
     async def __aenter__(self) -> Results[Out]:
+        self._in_block = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """When this returns, nothing runs any more."""
         self.stop()
-        if self._run is not None:
-            await self._run.gone()
+        if self._reading is not None:
+            await self._reading.aclose()
 
     # -- steering ----------------------------------------------------------------------------------
 
