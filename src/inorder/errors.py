@@ -227,3 +227,76 @@ class FrameDropped(FailedPrecondition):
         super().__init__(f"location {location} is no longer in the journal, which begins at {oldest}")
         self.location = location
         self.oldest = oldest
+
+
+class InvalidEvent(InvalidArgument):
+    """A pattern cannot read the event: its key, number, time or fields are not what they must be."""
+
+    def __init__(self, problem: str, event: object) -> None:
+        super().__init__(problem)
+        self.event = event
+
+
+class LateEvent(FailedPrecondition):
+    """The pattern went on without this event, and its policy is not to take it any more."""
+
+    def __init__(self, key: str, number: int, expected: int, event: object) -> None:
+        super().__init__(f"key {key!r}: {number} comes too late, {expected} is expected next")
+        self.event = event
+
+
+class DuplicateEvent(AlreadyExists):
+    """The event was taken before, and the policy is to be told."""
+
+    def __init__(self, key: str, number: int, expected: int, event: object) -> None:
+        super().__init__(f"key {key!r}: {number} was released before, {expected} is expected next")
+        self.event = event
+
+
+class ParkingFull(ResourceExhausted):
+    """As many events of the key wait for an earlier one as may."""
+
+    def __init__(self, key: str, capacity: int, expected: int, event: object) -> None:
+        super().__init__(f"key {key!r}: {capacity} events are parked, as many as may be, and {expected} is missing")
+        self.event = event
+
+
+class ProgressMissing(FailedPrecondition):
+    """The pattern begins no key by itself, and the key has no stored state."""
+
+    def __init__(self, key: str, event: object) -> None:
+        super().__init__(f"key {key!r}: no progress is stored, and initial='stored' begins no key by itself")
+        self.event = event
+
+
+class ForeignState(DataLoss):
+    """The stored bytes are not the state of this pattern, or are damaged."""
+
+    def __init__(self, expected: str, problem: str) -> None:
+        super().__init__(f"not a state of {expected}: {problem}")
+
+
+class ClockDrift(FailedPrecondition):
+    """Another clock is further ahead than it may be; following it would spread its error."""
+
+    def __init__(self, ahead_us: int, limit_us: int) -> None:
+        super().__init__(f"a clock is {ahead_us} µs ahead, more than the limit of {limit_us} µs")
+        self.ahead_us = ahead_us
+        self.limit_us = limit_us
+
+
+class FieldOwnedTwice(InvalidArgument):
+    """Two event types would write one field, so the order of their events would matter."""
+
+    def __init__(self, field: str, first: str, second: str) -> None:
+        super().__init__(f"field {field!r} is owned by both {first!r} and {second!r}; give each a field of its own")
+        self.field = field
+        self.owners = (first, second)
+
+
+class UnknownEventType(InvalidArgument):
+    """No handler is registered for the event type, and the policy is to fail."""
+
+
+class UndecodableEvent(InvalidArgument):
+    """The message is not what its event type says it is."""

@@ -27,7 +27,14 @@ DEFAULT_DELIVERY_ATTEMPTS = 5  # Pub/Sub's default where a policy names no numbe
 DAY_SECONDS = 86_400
 MAX_WHOLE = 2**63 - 1  # what everybody else can store: disks, databases, other languages
 
+# Patterns.
+DEFAULT_PARKED = 1_000  # of one key: disorder spans a few messages, and a missing one should show before memory does
+DEFAULT_DRIFT_SECONDS = 60  # clocks that are kept in time differ by far less, and a wrong year by far more
+REMEMBERED_GAPS = 100  # of one key: what tells a late event from a duplicate, and must not grow without end
+SLOTS = 4_096  # many more than partitions, so that shares differ little; few enough for a table of a page or two
+
 WhenFull = Literal["drop", "block", "error"]
+WhenParkingFull = Literal["retry", "gap", "error"]
 OnPoison = Literal["dead_letter", "park_key", "block"]
 
 _NAME = r"[A-Za-z][A-Za-z0-9\-_.~+%]*"
@@ -131,13 +138,13 @@ def _check_filter(text: object) -> None:
     raise InvalidArgument(f"filter: a string of at most {MAX_FILTER_BYTES} bytes, not {text!r}")
 
 
-def _choice(name: str, value: object, choices: Any) -> None:
+def check_choice(name: str, value: object, choices: Any) -> None:
     if value not in get_args(choices):
         allowed = ", ".join(repr(choice) for choice in get_args(choices))
         raise InvalidArgument(f"{name}: one of {allowed}, not {value!r}")
 
 
-def _flag(name: str, value: object) -> None:
+def check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name}: True or False, not {value!r}")
 
@@ -215,7 +222,7 @@ class QueueLimits:
             check_whole("max_messages", self.max_messages)
         if self.max_bytes is not None:
             check_whole("max_bytes", self.max_bytes)
-        _choice("when_full", self.when_full, WhenFull)
+        check_choice("when_full", self.when_full, WhenFull)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,15 +285,15 @@ class SubscriptionOptions(_OtherSpellings):
         ack_deadline: InitVar[float] = 10
 
     def __post_init__(self) -> None:  # type: ignore[override]
-        _flag("enable_message_ordering", self.enable_message_ordering)
+        check_flag("enable_message_ordering", self.enable_message_ordering)
         check_number("ack_deadline_seconds", self.ack_deadline_seconds, above=0, up_to=MAX_ACK_DEADLINE_SECONDS)
         _nested(self, "retry_policy", RetryPolicy)
         _nested(self, "dead_letter_policy", DeadLetterPolicy)
         _nested(self, "flow_control", FlowControl)
         _nested(self, "queue_limits", QueueLimits)
         check_number("message_retention_duration", self.message_retention_duration, above=0, up_to=31 * DAY_SECONDS)
-        _flag("retain_acked_messages", self.retain_acked_messages)
-        _choice("on_poison", self.on_poison, OnPoison)
+        check_flag("retain_acked_messages", self.retain_acked_messages)
+        check_choice("on_poison", self.on_poison, OnPoison)
         check_whole("max_outstanding_per_key", self.max_outstanding_per_key)
         # Whoever asks for either means to keep keys in order, and would learn too late that nobody does.
         if self.on_poison == "park_key" and not self.enable_message_ordering:
@@ -335,7 +342,7 @@ class PublishOptions:
 
     def __post_init__(self) -> None:
         if self.message_ordering is not None:
-            _flag("message_ordering", self.message_ordering)
+            check_flag("message_ordering", self.message_ordering)
         _nested(self, "batching", Batching, optional=False)
         _nested(self, "flow_control", FlowControl, optional=False)
 

@@ -39,8 +39,8 @@ IMPURE_MODULES = {
     *("io", "logging", "os", "pathlib", "socket", "subprocess"),  # the world outside
 }
 
-# What `import inorder` may cost nobody who does not use it.
-HEAVY_MODULES = ("google", "grpc", "numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy")
+# What `import inorder`, and its patterns, may cost nobody who does not use it.
+HEAVY_MODULES = ("google", "grpc", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "sqlalchemy")
 
 Sources = Mapping[str, str]
 
@@ -145,7 +145,9 @@ def test_imports_point_one_way_and_pure_rooms_are_pure() -> None:
 
 def test_importing_inorder_loads_nothing_heavy() -> None:
     # Start-up hooks of other packages may load modules too, so only what inorder adds is counted.
-    script = "import sys; before = set(sys.modules); import inorder; print(*set(sys.modules) - before)"
+    script = (
+        "import sys; before = set(sys.modules); import inorder, inorder.patterns; print(*set(sys.modules) - before)"
+    )
     run = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     loaded = {name.split(".")[0] for name in run.stdout.split()}
@@ -219,6 +221,10 @@ REFUSED = {
     "an impure import": (
         {"inorder.core.lanes": "from concurrent.futures import Future"},
         "inorder.core.lanes:1 imports concurrent.futures, and the room is pure",
+    ),
+    "patterns that know the broker's core": (
+        {"inorder.patterns.step": "from inorder.core.lanes import Lanes"},
+        "inorder.patterns.step:1 imports inorder.core.lanes",
     ),
     "a coroutine": (
         {"inorder.patterns.step": "async def f(): ..."},

@@ -1,0 +1,128 @@
+"""Entity versioning: an event applies only to the version of its entity that it was made for.
+
+Reads `(key, version, …)` of an event: the key names the entity, the version grows by one with each change. The
+state is a `Line`; the entity is at the version before the expected one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from inorder.errors import InvalidArgument
+from inorder.options import DEFAULT_PARKED, WhenParkingFull, check_choice, check_flag, check_whole
+from inorder.patterns.encoding import dump, load
+from inorder.patterns.parking import Line, Parking, in_turn
+from inorder.patterns.step import (
+    DUPLICATE,
+    RELEASED,
+    RETRY,
+    STALE,
+    Batch,
+    Event,
+    Outcome,
+    Step,
+    check_event,
+    check_event_number,
+)
+
+VersionMode = Literal["every", "latest_only"]
+FuturePolicy = Literal["park", "retry"]
+
+
+class Versioned(NamedTuple):
+    """An event with a version, for whoever likes names; any tuple that starts alike will do."""
+
+    key: str
+    version: int
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionGate:
+    """Lets an entity only go forward: what is stale is ignored, also when it comes after what is newer.
+
+    With `mode="every"` each version is applied after the one before it. A future one is parked until its turn
+    (`capacity`, `when_full` and `gap_timeout_seconds` are those of the `Resequencer`), or, with `future="retry"`,
+    not taken. On a key-ordered subscription a retry would never end: the missing version waits behind the one
+    that comes again and again. So `"retry"` needs `key_ordered=False`.
+
+    With `mode="latest_only"`, for events that carry the whole state, whatever is newer is applied at once.
+
+    An entity that is not known is at the version before `first_version`; `start` says that it is further.
+    """
+
+    mode: VersionMode = "every"
+    future: FuturePolicy = "park"
+    key_ordered: bool = True
+    first_version: int = 1
+    capacity: int = DEFAULT_PARKED
+    when_full: WhenParkingFull = "retry"
+    gap_timeout_seconds: float | None = None
+    _parking: Parking = field(init=False, repr=False, compare=False)
+
+    STATE: ClassVar = "versioning/1"
+
+    def __post_init__(self) -> None:
+        check_choice("mode", self.mode, VersionMode)
+        check_choice("future", self.future, FuturePolicy)
+        check_flag("key_ordered", self.key_ordered)
+        check_whole("first_version", self.first_version, at_least=0)
+        object.__setattr__(self, "_parking", Parking(self.capacity, self.when_full, self.gap_timeout_seconds))
+        if self.future == "retry" and self.key_ordered:
+            raise InvalidArgument(
+                "future: 'retry' needs key_ordered=False; on a key-ordered subscription the missing version waits "
+                "behind the one that is retried, for ever"
+            )
+        # Whoever sets a timeout expects to be told of gaps, and would learn too late that nothing ever waits.
+        if self.gap_timeout_seconds is not None and (self.future == "retry" or self.mode == "latest_only"):
+            raise InvalidArgument(
+                f"gap_timeout_seconds: {self.gap_timeout_seconds:g} needs mode='every' and future='park', "
+                "nothing waits otherwise"
+            )
+
+    def start(self, version: int) -> Line:
+        """The state of an entity that is at this version."""
+        check_whole("version", version, at_least=0)
+        return Line(version + 1)
+
+    def on_message(self, state: Line | None, event: Event, now_us: int) -> Step[Line]:
+        """One event: the next version, a future one, or a stale one."""
+        emit: list[Outcome] = []
+        after = self._take(state, event, now_us, emit)
+        return Step(after, tuple(emit), after.wake_at_us)
+
+    def on_messages(self, states: Mapping[str, Line], events: Iterable[Event], now_us: int) -> Batch[Line]:
+        """As `on_message` for each of them in turn, only faster."""
+        return in_turn(self._take, states, events, now_us)
+
+    def on_timer(self, state: Line, now_us: int) -> Step[Line]:
+        """Give up the versions before events that have waited for `gap_timeout_seconds`."""
+        emit: list[Outcome] = []
+        after = self._parking.time_out(state, now_us, emit)
+        return Step(after, tuple(emit), after.wake_at_us)
+
+    def dump(self, state: Line) -> bytes:
+        """The state as bytes, for a store; what is parked must consist of plain values."""
+        return dump(self.STATE, state)
+
+    def load(self, data: bytes) -> Line:
+        """What `dump` wrote."""
+        return Line(*load(self.STATE, data))
+
+    def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:
+        check_event(event, 2)
+        version = event[1]
+        check_event_number("version", version, event)
+        line = Line(self.first_version) if state is None else state
+        if version < line.expected:
+            emit.append((DUPLICATE if version == line.expected - 1 and state is not None else STALE, event))
+        elif self.mode == "latest_only":
+            emit.append((RELEASED, event))
+            return line._replace(expected=version + 1)
+        elif version > line.expected and self.future == "retry":
+            emit.append((RETRY, event))
+        else:
+            return self._parking.take(line, version, event, now_us, emit)
+        return line
