@@ -119,13 +119,17 @@ class Intake:
             if out or (not taken and not self._refill()):
                 return list(map(_message, out.values()))
 
-    def begin(self, message: Message) -> bool:
-        """Whether a message that was given out may be handled: its lease is still ours."""
+    def holds(self, message: Message) -> bool:
+        """Whether the lease of a message that was given out is still ours."""
         if self._terms.options is not self._options:
             self._follow()
+        return message._lease in self._held
+
+    def begin(self, message: Message) -> bool:
+        """Whether a message that was given out may be handled."""
         if self.stopped:
             self.give_back([message])
-        if message._lease in self._held:
+        if self.holds(message):
             return True
         self.finished(message)  # it will come again
         return False

@@ -15,7 +15,7 @@ from inorder.client.stream import Stream, open_stream
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata
-from inorder.options import SubscriptionOptions, build, check_name, known
+from inorder.options import SubscriptionOptions, build, check_name, check_whole, known
 from inorder.pending import Pending
 
 H = TypeVar("H", bound=Handler)
@@ -133,24 +133,25 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, as they come, until `close`. Answer each before asking for the next."""
-        iteration = self._begin(ThreadIteration)
-        try:
-            while (message := iteration.next()) is not None:
-                yield message
-        finally:
-            self._end_soon(iteration)
+        return (message for batch in self.batches(1) for message in batch)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages, as they come, until `close`. Answer each before asking for the next."""
-        iteration = self._begin(TaskIteration)
-        try:
-            while (message := await iteration.next()) is not None:
+        async for batch in self.batches(1):
+            for message in batch:
                 yield message
-        finally:
-            self._end_soon(iteration)
 
-    def _begin(self, kind: type[Loop]) -> Loop:
-        iteration = kind(self._transport, self.name, self._listeners)
+    def batches(self, max_messages: int = 100) -> Batches:
+        """Lists of messages, as they come, until `close`: for whoever can do many at once, as a database can.
+
+        Of a key a list has no more than one. Read it by `for` or by `async for`, and answer for all before asking
+        for the next list.
+        """
+        check_whole("max_messages", max_messages)
+        return Batches(self, max_messages)
+
+    def _begin(self, kind: type[Loop], size: int) -> Loop:
+        iteration = kind(self._transport, self.name, self._listeners, size)
         self._connection.opened(iteration)
         self._iterations.add(iteration)
         return iteration
@@ -189,3 +190,52 @@ class Subscription:
 
     def __repr__(self) -> str:
         return f"Subscription({self.name!r}, topic={self.topic!r})"
+
+
+class Batches:
+    """The messages of a subscription by lists; one loop over it, which ends when this or the subscription is closed."""
+
+    def __init__(self, subscription: Subscription, size: int) -> None:
+        self._subscription = subscription
+        self._size = size
+        self._iteration: Iteration | None = None
+        self._closed = False
+
+    def __iter__(self) -> Iterator[list[Message]]:
+        iteration = self._begin(ThreadIteration)
+        try:
+            while (batch := iteration.next()) is not None:
+                yield batch
+        finally:
+            self._subscription._end_soon(iteration)
+
+    async def __aiter__(self) -> AsyncIterator[list[Message]]:
+        iteration = self._begin(TaskIteration)
+        try:
+            while (batch := await iteration.next()) is not None:
+                yield batch
+        finally:
+            self._subscription._end_soon(iteration)
+
+    def poke(self) -> None:
+        """Have the loop go round, with an empty list if there are no messages. Returns at once, on any thread."""
+        if self._iteration is not None:
+            self._iteration.poke()
+
+    def holds(self, message: Message) -> bool:
+        """Whether the lease of a message of the list at hand is still ours. If not, somebody else has got it."""
+        return self._iteration is not None and self._iteration.holds(message)
+
+    def close(self) -> None:
+        """End the loop when it asks for the next list."""
+        self._closed = True
+        if self._iteration is not None:
+            self._iteration.close()
+
+    def _begin(self, kind: type[Loop]) -> Loop:
+        if self._iteration is not None:
+            raise FailedPrecondition("batches can be read by one loop; call batches() again for another")
+        iteration = self._iteration = self._subscription._begin(kind, self._size)
+        if self._closed:
+            iteration.close()
+        return iteration
