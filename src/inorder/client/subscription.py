@@ -12,6 +12,7 @@ from inorder.client.connection import Connection
 from inorder.client.iteration import Iteration, TaskIteration, ThreadIteration
 from inorder.client.listeners import Handler, Listeners, finish_here
 from inorder.client.stream import Stream, open_stream
+from inorder.clock import Clock
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata
@@ -35,6 +36,11 @@ class Subscription:
         self._stream: Stream | None = None
         self._opening = threading.RLock()
         self._iterations: set[Iteration] = set()
+
+    @property
+    def clock(self) -> Clock:
+        """The one that the broker goes by."""
+        return self._transport.clock
 
     # -- existence and options ---------------------------------------------------------------------
 
