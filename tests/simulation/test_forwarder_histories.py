@@ -35,6 +35,7 @@ def verdict(seed: int, **options: Any) -> Anomalies:
 
 
 def test_nothing_is_lost_reordered_or_repeated_whatever_happens() -> None:
+    """ordering-in-event-driven-systems Message broker migration: with crashes, a target that fails, and a switch."""
     for seed in range(SEEDS):
         found = verdict(seed)
         assert not found, f"seed {seed}: {found}"

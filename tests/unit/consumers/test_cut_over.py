@@ -215,7 +215,7 @@ def test_several_processes_are_held_before_the_drain_and_go_after_it(move: Move)
 
 @pytest.mark.parametrize("key_by_key", [False, True])
 def test_a_consumer_at_the_target_sees_each_key_in_order_across_a_switch_under_load(key_by_key: bool) -> None:
-    """Publishers, forwarder and consumer in threads; the switch comes while all of them are at work."""
+    """ordering-in-event-driven-systems Message broker migration: the switch comes while all are at work."""
     move, history = Move(), History()
     moving, keys = move.moving(), [f"order-{number}" for number in range(4)]
     started, done = threading.Event(), threading.Semaphore(0)

@@ -91,6 +91,7 @@ def run(forwarder: Forwarder) -> Forwarder:
 
 
 def test_messages_arrive_in_order_with_all_they_had_and_where_they_came_from(move: Move) -> None:
+    """ordering-in-event-driven-systems Message broker migration: message forwarding between brokers."""
     published = move.source.topic.publish_message(b"placed", {"by": "web"}, "order-7").result()
     move.source.publish("paid", "shipped")
     run(move.forwarder())
@@ -155,6 +156,7 @@ def test_it_can_be_chained(move: Move) -> None:
 
 
 def test_what_the_target_has_is_not_sent_again(move: Move) -> None:
+    """ordering-in-event-driven-systems Message broker migration: it goes on after a crash."""
     move.source.publish("placed", "paid")
     dead = move.forwarder()
     dead._start()

@@ -52,6 +52,7 @@ def data(message: Message) -> bytes:
 
 
 def test_equal_results_are_counted(both: Both) -> None:
+    """ordering-in-event-driven-systems Message broker migration: as an experiment first."""
     both.publish(b"placed", b"paid")
     both.publish(b"seen", key=None)
     shadow = Shadow(both.found.append)
