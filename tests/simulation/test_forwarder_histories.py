@@ -110,10 +110,10 @@ def test_what_is_refused_for_good_is_all_that_is_missing() -> None:
 
 
 class AcksFirst(Forwarder):
-    def _send(self, part: Any) -> Any:
+    def _advance(self) -> int:
         assert self._batches is not None
-        self._batches.ack(part[0])
-        return super()._send(part)
+        self._batches.ack(self._at_hand)  # type: ignore[arg-type]
+        return super()._advance()
 
 
 class SwitchesAtOnce(MovingTopic):
@@ -128,14 +128,17 @@ class HoldsNobody(MovingTopic):
 
 
 class GoesOnBehindAnError(Forwarder):
-    def _try_again(self, error: BaseException) -> int:
-        self._at_hand.rotate(-1)
-        return super()._try_again(error)
+    def _advance(self) -> int:
+        done = super()._advance()
+        if not done:
+            self._at_hand.rotate(-1)
+        return done
 
 
 class TrustsEveryError(Forwarder):
-    def _learn_what_is_stored(self) -> bool:
-        return True
+    def __init__(self, *both: Any, **options: Any) -> None:
+        super().__init__(*both, **options)
+        self._outlet._learn_what_is_stored = lambda _: True  # type: ignore[method-assign]
 
 
 class ForgetsWhatItHas(Receipts):
@@ -149,7 +152,7 @@ class ForgetsWhatItHas(Receipts):
 class WithForgetfulReceipts(Forwarder):
     def __init__(self, source: Any, target: Any, **options: Any) -> None:
         super().__init__(source, target, **options)
-        self._receipts = ForgetsWhatItHas(target, self.name)
+        self._outlet._receipts = ForgetsWhatItHas(target, self.name)
 
 
 BUGS: dict[str, tuple[dict[str, Any], str]] = {

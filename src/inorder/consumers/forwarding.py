@@ -6,11 +6,14 @@ repetition recognisable, here by the forwarder itself and in any consumer of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from inorder.client.subscription import Subscription
 from inorder.client.topic import Topic
+from inorder.clock import MICROSECONDS
+from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.message import Message
 from inorder.options import FlowControl, QueueLimits
 from inorder.pending import Pending
@@ -107,3 +110,51 @@ class Refused:
     message: Message
     error: BaseException
     fate: Literal["stopped", "skipped", "dead_lettered", "found"]  # the last one in a dry run
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a forwarder counts."""
+
+    opened_us: int
+    forwarded: int = 0
+    repeated: int = 0
+    refused: int = 0
+    missing: int = 0
+    keys: set[str] = field(default_factory=set)
+
+    def note_keys(self, messages: Iterable[Message]) -> None:
+        self.keys.update(message.ordering_key for message in messages if message.ordering_key)
+
+    def progress(self, state: ForwarderState, lag: int, now_us: int, error: BaseException | None) -> Progress:
+        seconds = (now_us - self.opened_us) / MICROSECONDS
+        rate = self.forwarded / seconds if seconds else 0.0
+        counts = (self.forwarded, self.repeated, self.refused, self.missing)
+        return Progress(state, *counts, lag, len(self.keys), rate, error)
+
+
+def check_source(source: Subscription) -> str:
+    """Refuse a subscription that would lose or reorder; the name of its topic."""
+    metadata = source.metadata().result()
+    if not metadata.options.enable_message_ordering:
+        raise InvalidArgument(
+            f"subscription {source.name!r} does not keep keys in order, so the target could not either: "
+            "create it with enable_message_ordering=True, or by forwarding_subscription"
+        )
+    limits = metadata.options.queue_limits
+    if limits and limits.when_full == "drop" and (limits.max_messages or limits.max_bytes):
+        raise InvalidArgument(
+            f"subscription {source.name!r} drops messages when it is full, as it may be while the target is away: "
+            "set queue_limits without limits, or with when_full='block', or use forwarding_subscription"
+        )
+    return metadata.topic
+
+
+def refuse_circle(message: Message) -> None:
+    """Ids are unique over topics and restarts: what comes from this very topic went round."""
+    origin = origin_of(message)
+    if origin and origin.id.removesuffix(str(origin.position)) == message.id.removesuffix(str(message.position)):
+        raise FailedPrecondition(
+            f"message {message.id!r} was forwarded from topic {origin.topic!r} and has come back to it: "
+            "the target of this forwarder is its source, or is forwarded to it"
+        )

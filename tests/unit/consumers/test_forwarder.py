@@ -155,13 +155,17 @@ def test_it_can_be_chained(move: Move) -> None:
 # -- resume ----------------------------------------------------------------------------------------
 
 
+def publish_and_die(forwarder: Forwarder) -> None:
+    """A step without its end: the target has answered, and nothing is acked."""
+    forwarder._start()
+    forwarder._fetch()
+    assert forwarder._outlet.advance(forwarder._at_hand)
+
+
 def test_what_the_target_has_is_not_sent_again(move: Move) -> None:
     """ordering-in-event-driven-systems Message broker migration: it goes on after a crash."""
     move.source.publish("placed", "paid")
-    dead = move.forwarder()
-    dead._start()
-    dead._fetch()
-    dead._send(dead._next_part()).answer.result()  # and then it dies, without an ack
+    publish_and_die(move.forwarder())
     move.mover.seek(time=0).result()  # its leases are over
     move.source.publish("shipped")
     progress = run(move.forwarder()).progress()
@@ -171,10 +175,7 @@ def test_what_the_target_has_is_not_sent_again(move: Move) -> None:
 
 def test_without_receipts_it_is_sent_again_with_the_same_origin(move: Move) -> None:
     move.source.publish("placed")
-    dead = move.forwarder(deduplicate=False)
-    dead._start()
-    dead._fetch()
-    dead._send(dead._next_part()).answer.result()
+    publish_and_die(move.forwarder(deduplicate=False))
     move.mover.seek(time=0).result()
     run(move.forwarder(deduplicate=False))
     first, second = move.reader.pull(10).result()
