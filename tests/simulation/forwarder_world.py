@@ -37,7 +37,7 @@ class Process:
     def __init__(self, dies_at: int | None = None, fails: Callable[[], str] = lambda: "") -> None:
         self.calls = 0
         self.dead = False
-        self.faults = 0  # errors after the effect
+        self.stalled = False  # not dead, but it extends no lease
         self._dies_at = dies_at  # even: before a call; odd: after it
         self._fails = fails
 
@@ -49,7 +49,6 @@ class Process:
         result = what()
         self._maybe_die()
         if fault == "after":
-            self.faults += 1
             return Pending.failed(Unavailable("the answer was lost"))
         return result
 
@@ -97,7 +96,9 @@ class WiredDeliveries:
         return self._process.call(lambda: self._inner.settle(acks, nacks))
 
     def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
-        return list(leases) if self._process.dead else self._inner.extend(leases, seconds)
+        if self._process.dead:
+            return list(leases)
+        return [] if self._process.stalled else self._inner.extend(leases, seconds)  # nobody tells it either
 
     def release(self, leases: Sequence[int], source: Source) -> None:
         if not self._process.dead:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,6 +90,34 @@ def test_the_forwarder_may_die_before_and_after_each_of_its_calls(deduplicate: b
         dies_at += 1
     assert dies_at > 20, "hardly anything was called"
     assert bool(repeated) is not deduplicate
+
+
+def test_a_forwarder_that_was_given_up_and_comes_back_repeats_at_most() -> None:
+    """Two of them at work: one stalls with messages in its hands, loses its leases, and goes on without knowing."""
+    repeated = 0
+    for seed in range(SEEDS // 3):
+        chance, world = random.Random(seed), World(keys=2)
+        world.start(Process())
+        stalled, first = world.process, world.forwarder
+        assert first is not None
+        for number in range(30):
+            world.publish(world.keys[number % 3])
+        first._start()
+        first._fetch()  # and here it stalls
+        stalled.stalled = True
+        world.clock.advance(ACK_DEADLINE + 1)
+        world.start(Process())
+        for _ in range(20):
+            if chance.random() < 0.4:
+                first.step()
+            else:
+                world.step()
+            world.consume(chance.randint(1, 4))
+        world.finish()
+        found = anomalies(world.history)
+        assert not found, f"seed {seed}: {found}"
+        repeated += found.duplicates
+    assert repeated
 
 
 def test_what_is_refused_for_good_is_all_that_is_missing() -> None:

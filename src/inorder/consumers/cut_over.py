@@ -17,13 +17,13 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from inorder.client.topic import Topic
+from inorder.client.topic import Topic, json_bytes
 from inorder.consumers.forwarder import Forwarder
 from inorder.consumers.forwarding import BARRIER
 from inorder.consumers.store import Change, States, Store
-from inorder.errors import Aborted, FailedPrecondition, ResourceExhausted
+from inorder.errors import Aborted, FailedPrecondition, InvalidMessage, ResourceExhausted
 from inorder.options import check_whole
 from inorder.pending import Pending
 
@@ -67,8 +67,9 @@ class MovingTopic:
         self._moving: str | None = None  # the key that is draining, or ALL
         self._held: deque[_Held] = deque()
         self._entering: dict[str, int] = {}  # publishes on their way to the source, which it does not know of yet
-        self._quiet: Pending[None] = Pending()
-        self._switching: Pending[None] | None = None
+        self._quiet: Pending[None] | None = None  # set when nothing is entering any more
+        self._switching: Pending[None] | None = None  # the switch, if it goes by itself
+        self._ending = False  # what is held is being released
 
     @property
     def state(self) -> MoveState:
@@ -102,6 +103,16 @@ class MovingTopic:
         finally:
             self._entered(key)
 
+    def publish_json(
+        self, obj: Any, *, attributes: Mapping[str, str] | None = None, ordering_key: str | None = None
+    ) -> Pending[str]:
+        """As `Topic.publish_json`."""
+        try:
+            data = json_bytes(obj)
+        except InvalidMessage as error:
+            return Pending.failed(error)
+        return self.publish_message(data, attributes, ordering_key)
+
     # -- the switch --------------------------------------------------------------------------------
 
     def switch(self, forwarder: Forwarder, ordering_key: str | None = None) -> Pending[None]:
@@ -109,50 +120,64 @@ class MovingTopic:
 
         `Pending.result(timeout)` stops waiting, no more; `stay` stops the switch.
         """
-        key = ordering_key or ALL
-        return self.hold(ordering_key).then(lambda _: self._switch(forwarder, key))
+        switched: Pending[None] = Pending()
+        held = self._hold_all_of(ordering_key or ALL, switched)
+        if held.done() and held.exception() is not None:
+            return held
+        held.then(lambda _: self._drained(forwarder, ordering_key or ALL)).add_done_callback(
+            lambda drained: self._finish(switched, drained)
+        )
+        return switched
 
     def hold(self, ordering_key: str | None = None) -> Pending[None]:
-        """Hold what is published from now on; done when the source has answered for all that was published before."""
-        key = ordering_key or ALL
-        with self._lock:
-            if self._moving is not None:
-                what = f"key {self._moving!r}" if self._moving else "all keys"
-                return Pending.failed(FailedPrecondition(f"a switch of {what} is under way"))
-            if self._state_of(key) == "switched":
-                return Pending.failed(
-                    FailedPrecondition(f"{f'key {key!r}' if key else 'the topic'} is switched already")
-                )
-            self._moving = key
-            quiet = self._quiet = Pending()
-            is_quiet = not self._is_entering(key)
-        if is_quiet:
-            quiet.set_result(None)
-        return quiet.then(lambda _: self._source.flush())
+        """Hold what is published from now on; done when the source has answered for all that was published before.
+
+        For a switch of several processes, which ends by `go` or `stay`.
+        """
+        return self._hold_all_of(ordering_key or ALL, None)
 
     def go(self) -> None:
         """Publish at the target from now on, what was held first. The source must be drained."""
         with self._lock:
-            key = self._moving
-        if key is None:
-            raise FailedPrecondition("nothing is held: call hold() first, and wait until the forwarder is drained")
-        self._remember(key)
-        self._release(self._target, switched=True)
+            if self._moving is None or self._switching is not None:
+                raise FailedPrecondition("nothing is held: call hold() first, and wait until the forwarder is drained")
+            if self._quiet is not None:
+                raise FailedPrecondition("publishes are still on their way to the source: wait for hold() to be done")
+            self._begin_to_end()
+        self._go()
 
     def stay(self) -> None:
         """Give up a switch: publish at the source again, what was held first. Does nothing if there is none."""
+        error = Aborted("the switch was given up: publishers stay at the source")
         with self._lock:
-            switching, self._switching = self._switching, None
+            if self._moving is None or self._ending:
+                return
+            quiet, switching = self._quiet, self._switching
+            self._begin_to_end()
         self._release(self._source, switched=False)
-        if switching is not None:
-            switching.set_exception(Aborted("the switch was given up: publishers stay at the source"))
+        for waiting in (quiet, switching):
+            if waiting is not None:
+                waiting.set_exception(error)
 
-    def _switch(self, forwarder: Forwarder, key: str) -> Pending[None]:
-        switching: Pending[None] = Pending()
-        with self._lock:
-            self._switching = switching
-        self._drained(forwarder, key).add_done_callback(lambda drained: self._finish(switching, drained))
-        return switching
+    def _hold_all_of(self, key: str, switching: Pending[None] | None) -> Pending[None]:
+        quiet: Pending[None] = Pending()
+        try:
+            with self._lock:
+                self._check_free(key)
+                self._moving, self._switching = key, switching
+                self._quiet = quiet if self._is_entering(key) else None
+                if self._quiet is None:
+                    quiet.set_result(None)
+        except Exception as error:
+            return Pending.failed(error)
+        return quiet.then(lambda _: self._source.flush())
+
+    def _check_free(self, key: str) -> None:
+        if self._moving is not None:
+            what = f"key {self._moving!r}" if self._moving else "all keys"
+            raise FailedPrecondition(f"a switch of {what} is under way")
+        if self._state_of(key) == "switched":
+            raise FailedPrecondition(f"{f'key {key!r}' if key else 'the topic'} is switched already")
 
     def _drained(self, forwarder: Forwarder, key: str) -> Pending[None]:
         """Done when the target has answered for all that the source has of the key."""
@@ -162,19 +187,35 @@ class MovingTopic:
         passed = forwarder.passed(token)
         return self._source.publish_message(b"", {BARRIER: token}, key).then(lambda _: passed)
 
-    def _finish(self, switching: Pending[None], drained: Pending[None]) -> None:
+    def _finish(self, switched: Pending[None], drained: Pending[None]) -> None:
+        """The source is drained, or never will be."""
         with self._lock:
-            if self._switching is not switching:  # somebody called `stay`
+            if self._switching is not switched:  # somebody called `stay`, and tells
                 return
-            self._switching = None
+            self._begin_to_end()
+        error = drained.exception()
         try:
-            drained.result()
-            self.go()
-        except Exception as error:
-            self._release(self._source, switched=False)
-            switching.set_exception(error)
+            if error is not None:
+                self._release(self._source, switched=False)
+                raise error
+            self._go()
+        except Exception as problem:
+            switched.set_exception(problem)
         else:
-            switching.set_result(None)
+            switched.set_result(None)
+
+    def _go(self) -> None:
+        assert self._moving is not None
+        try:
+            self._remember(self._moving)
+        except Exception:
+            self._release(self._source, switched=False)
+            raise
+        self._release(self._target, switched=True)
+
+    def _begin_to_end(self) -> None:
+        """Whoever calls this, under the lock, is the only one to release what is held."""
+        self._ending, self._quiet, self._switching = True, None, None
 
     def _release(self, topic: Topic, *, switched: bool) -> None:
         """Publish what was held; meanwhile others are still held, so that nobody overtakes."""
@@ -183,7 +224,7 @@ class MovingTopic:
                 if not self._held:
                     if switched and self._moving is not None:
                         self._switched[self._moving] = True
-                    self._moving = None
+                    self._moving, self._ending = None, False
                     return
                 held, self._held = self._held, deque()
             for data, attributes, ordering_key, answer in held:
@@ -225,7 +266,9 @@ class MovingTopic:
             self._entering[key] -= 1
             if not self._entering[key]:
                 del self._entering[key]
-            now_quiet = self._moving is not None and not self._quiet.done() and not self._is_entering(self._moving)
             quiet = self._quiet
-        if now_quiet:
+            if self._moving is None or self._is_entering(self._moving):
+                return
+            self._quiet = None
+        if quiet is not None:
             quiet.set_result(None)

@@ -68,6 +68,15 @@ def test_publishers_are_held_until_the_source_is_drained(move: Move) -> None:
     assert move.published_at_source() == 1
 
 
+def test_json_is_published_as_a_topic_does(move: Move) -> None:
+    moving = move.moving()
+    moving.publish_json({"event": "placed"}, ordering_key="order-7").result()
+    with pytest.raises(InvalidArgument, match="not representable as JSON"):
+        moving.publish_json({1, 2}).result(0)
+    move.run()
+    assert move.read() == ['{"event": "placed"}']
+
+
 def test_keys_can_be_switched_one_after_the_other(move: Move) -> None:
     moving = move.moving()
     for key in "ab":
@@ -114,6 +123,51 @@ def test_a_switch_can_be_given_up(move: Move) -> None:
     moving.stay()  # nothing to give up
 
 
+def test_a_switch_that_was_given_up_does_not_come_back_and_end_another_one(move: Move) -> None:
+    """Its barrier is passed while the next switch waits for its own."""
+    moving = move.moving()
+    for key in "ab":
+        moving.publish_message(b"1", ordering_key=key)
+    given_up = moving.switch(move.forwarder, "a")
+    moving.stay()
+    slow = Forwarder(forwarding_subscription(move.old, "slow").result(), move.new)
+    switched = moving.switch(slow, "b")
+    held = moving.publish_message(b"2", ordering_key="b")
+    move.run()  # passes the barrier of "a"
+    assert isinstance(given_up.exception(), Aborted)
+    assert (switched.done(), held.done(), moving.state_of("b")) == (False, False, "draining")
+    slow.close()
+
+
+def test_a_switch_waits_for_publishes_that_are_on_their_way(move: Move) -> None:
+    """A thread that has decided for the source, and has not published there yet."""
+    moving = move.moving()
+    moving._entering["order-7"] = 1
+    switched, held = moving.switch(move.forwarder), moving.publish_message(b"held", ordering_key="order-7")
+    move.run()
+    assert (switched.done(), held.done(), moving.state) == (False, False, "draining")
+    move.old.publish_message(b"on its way", ordering_key="order-7").result()
+    moving._entered("order-7")
+    move.run()
+    assert (switched.done(), moving.state) == (True, "switched")
+    assert move.read() == ["on its way", "held"]
+
+
+def test_a_switch_can_be_given_up_while_publishes_are_on_their_way(move: Move) -> None:
+    moving = move.moving()
+    moving._entering["order-7"] = 1
+    holding = moving.hold()
+    with pytest.raises(FailedPrecondition, match=r"still on their way to the source: wait for hold\(\)"):
+        moving.go()
+    moving.stay()
+    assert isinstance(holding.exception(), Aborted)
+    switched = moving.switch(move.forwarder)
+    moving.stay()
+    assert isinstance(switched.exception(), Aborted)
+    moving._entered("order-7")
+    assert moving.state == "copying"
+
+
 def test_a_forwarder_that_closes_leaves_publishers_at_the_source(move: Move) -> None:
     moving = move.moving()
     moving.publish_message(b"placed", ordering_key="order-7")
@@ -143,6 +197,8 @@ def test_what_cannot_be_is_refused(move: Move) -> None:
         moving.go()
     moving.publish_message(b"x", ordering_key="a")
     moving.switch(move.forwarder, "a")
+    with pytest.raises(FailedPrecondition, match="nothing is held"):
+        moving.go()  # the switch goes by itself
     with pytest.raises(FailedPrecondition, match="a switch of key 'a' is under way"):
         moving.switch(move.forwarder).result(0)
     move.run()
