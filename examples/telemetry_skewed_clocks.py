@@ -24,11 +24,10 @@ def clock_of(device, seconds):
     return NOW + seconds * SECOND + AHEAD[device]
 
 
-def without_pattern():
+def without_pattern(events=HAPPENED):
     """The greatest time of all wins."""
-    writes = [("room", clock_of(device, seconds), device, degrees) for device, seconds, degrees in HAPPENED]
-    [*_, last] = sorted(writes, key=lambda write: write[1])
-    return last[3]
+    _, degrees = max((clock_of(device, seconds), degrees) for device, seconds, degrees in events)
+    return degrees
 
 
 def with_pattern():
@@ -54,4 +53,5 @@ def expected():
 if __name__ == "__main__":
     print("happened:       ", ", ".join(f"{device} sets {degrees}" for device, _, degrees in HAPPENED))
     print("without pattern:", without_pattern(), "degrees")
+    print("  and without the gateway:", without_pattern(TRUSTED), "degrees")
     print("with pattern:   ", with_pattern(), "degrees")

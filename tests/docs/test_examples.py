@@ -3,7 +3,6 @@
 import contextlib
 import io
 import runpy
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,15 @@ def run(path: Path) -> tuple[dict[str, Any], str]:
     return names, printed.getvalue()
 
 
+@pytest.mark.timeout(30)  # a second, on a machine that has nothing else to do
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_goes_wrong_without_the_pattern_and_right_with_it(path: Path) -> None:
-    began = time.monotonic()
     names, printed = run(path)
     wrong, right, expected = (names[name]() for name in ("without_pattern", "with_pattern", "expected"))
     assert right == expected
     assert wrong != expected
     assert str(wrong) in printed
     assert str(right) in printed
-    assert time.monotonic() - began < 10, "an example takes a second or two, on a busy machine too"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
