@@ -5,6 +5,7 @@ Raise the fact, catch the kind. A server maps `code` and needs to know no subcla
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 
 class Code(IntEnum):
@@ -234,7 +235,7 @@ class InvalidEvent(InvalidArgument):
 
     def __init__(self, problem: str, event: object) -> None:
         super().__init__(problem)
-        self.event = event
+        self.event: Any = event
 
 
 class LateEvent(FailedPrecondition):

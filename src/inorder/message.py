@@ -134,6 +134,11 @@ class Message:
         return "" if self._source is None else f"{self._source.ack_id_prefix}{self._lease}"
 
     @property
+    def fencing_token(self) -> int:
+        """Grows with each delivery of the subscription, so that a store can refuse what belongs to an older one."""
+        return self._lease if self._source is not None else 0
+
+    @property
     def publish_time(self) -> datetime | None:
         """When the broker took it in (UTC); None before."""
         if self._source is None:

@@ -24,6 +24,7 @@ ROWS = (
     ("broker", "pool"),
     ("transport",),
     ("client",),
+    ("consumers",),
     ("server", "spark", "console", "cli"),
     ("__main__",),
 )

@@ -1,7 +1,7 @@
-"""`for message in subscription` and `async for message in subscription`.
+"""`for message in subscription`, `async for message in subscription`, and the same by batches.
 
-Each message is kept leased until the loop asks for the next one; it is up to the loop's body to
-ack or nack it. Gap records go to the subscription's "gap" listeners, in their place.
+What the loop has got is kept leased until it asks for more; it is up to the loop's body to ack or nack
+it. Gap records go to the subscription's "gap" listeners, in their place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
 from inorder.client.intake import Intake
 from inorder.client.listeners import Listeners, finish, finish_here
@@ -22,16 +22,20 @@ from inorder.transport import Transport
 
 
 class Iteration(ABC):
-    """What both kinds of loop do alike: one message at a time, the one before is let go of."""
+    """What both kinds of loop do alike: some messages at a time, those before are let go of."""
 
-    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
+    def __init__(
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+    ) -> None:
         self._listeners = listeners
+        self._size = size
         self._problems: deque[str] = deque()
-        self._current: Message | None = None
+        self._current: list[Message] = []
+        self._poked = False
         self._ended = False
         self.closed: Pending[None] = Pending.of(None)  # a loop may take its time; nobody waits for it
-        # No more than the message that the loop works on: others share the rest, and nothing has to go back.
-        self._intake = Intake(transport, subscription, self._wake, self._report, take_at_once=1)
+        # No more than what the loop works on: others share the rest, and nothing has to go back.
+        self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key)
 
     @abstractmethod
     def _wake(self) -> None:
@@ -50,11 +54,24 @@ class Iteration(ABC):
     def needs_this_thread(self) -> bool:
         return False
 
+    def poke(self) -> None:
+        """Have the loop go round, with no messages if there are none. Called on any thread; returns at once."""
+        self._poked = True
+        self._wake()
+
+    def holds(self, message: Message) -> bool:
+        """Whether the lease of a message that the loop has got is still ours."""
+        return self._intake.holds(message)
+
+    def ack(self, messages: Sequence[Message]) -> Pending[list[None]]:
+        """Ack many messages that the loop has got, in one go."""
+        return self._intake.ack_together(messages)
+
     def leave(self) -> None:
-        """The loop is over. Whoever left it in the middle may still answer the message of that moment."""
+        """The loop is over. Whoever left it in the middle may still answer the messages of that moment."""
         self.close()
-        if self._current is not None:
-            self._intake.leave(self._current)
+        for message in self._current:
+            self._intake.leave(message)
         self._intake.close()
 
     def _report(self, problem: str) -> None:
@@ -62,68 +79,84 @@ class Iteration(ABC):
         self._wake()
 
     def _advance(self) -> Iterator[Sequence[Awaitable[object]] | None]:
-        """Let go of the message before and go to the next, or to the end, at which there is no `_current`.
+        """Let go of the messages before and go to the next ones, or, when poked or at the end, to none.
 
         Yields what is to be awaited on the way, or None: then wait to be woken.
         """
         while True:
-            if self._current is not None:
-                self._intake.finished(self._current)
-                self._current = None
+            self._let_go(self._current)
+            self._current = []
             while self._problems:
                 yield self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
             if self._ended:
                 self.leave()
                 return
-            self._current = self._intake.next()
-            if self._current is None:
-                yield None
-            elif isinstance(gap := self._current._record[DATA], Gap):
-                yield self._listeners.tell("gap", gap)
-                self._current.ack()
-            else:
+            self._current = self._intake.next_ones(self._size)
+            if any(isinstance(message._record[DATA], Gap) for message in self._current):
+                yield from self._tell_gaps()
+                if not self._current:
+                    continue
+            if self._current or self._poked:
+                self._poked = False
                 return
+            yield None
+
+    def _tell_gaps(self) -> Iterator[Sequence[Awaitable[object]]]:
+        """Tell of the gap records among the messages; they are none."""
+        gaps = [message for message in self._current if isinstance(message._record[DATA], Gap)]
+        self._current = [message for message in self._current if not isinstance(message._record[DATA], Gap)]
+        for gap in gaps:
+            yield self._listeners.tell("gap", gap._record[DATA])
+            gap.ack()
+        self._let_go(gaps)
+
+    def _let_go(self, messages: Iterable[Message]) -> None:
+        self._intake.finished_together(messages)
 
 
 class ThreadIteration(Iteration):
     """Blocks the thread until there is a message."""
 
-    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
+    def __init__(
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+    ) -> None:
         self._arrived = threading.Event()
-        super().__init__(transport, subscription, listeners)
+        super().__init__(transport, subscription, listeners, size, one_per_key)
 
     def _wake(self) -> None:
         self._arrived.set()
 
-    def next(self) -> Message | None:
-        """The next message, as soon as there is one; None when closed."""
+    def next(self) -> list[Message] | None:
+        """The next messages, as soon as there are some; None when closed."""
         for left in self._advance():
             if left is not None:
                 finish_here(left)
             else:
                 self._arrived.wait()
                 self._arrived.clear()
-        return self._current
+        return None if self._ended else self._current
 
 
 class TaskIteration(Iteration):
     """Suspends the task until there is a message."""
 
-    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
+    def __init__(
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
-        super().__init__(transport, subscription, listeners)
+        super().__init__(transport, subscription, listeners, size, one_per_key)
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # a closed loop has nobody waiting
             self._loop.call_soon_threadsafe(self._arrived.set)
 
-    async def next(self) -> Message | None:
-        """The next message, as soon as there is one; None when closed."""
+    async def next(self) -> list[Message] | None:
+        """The next messages, as soon as there are some; None when closed."""
         for left in self._advance():
             if left is not None:
                 await finish(left)
             else:
                 await self._arrived.wait()
                 self._arrived.clear()
-        return self._current
+        return None if self._ended else self._current

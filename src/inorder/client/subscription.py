@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -12,10 +12,11 @@ from inorder.client.connection import Connection
 from inorder.client.iteration import Iteration, TaskIteration, ThreadIteration
 from inorder.client.listeners import Handler, Listeners, finish_here
 from inorder.client.stream import Stream, open_stream
+from inorder.clock import Clock
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata
-from inorder.options import SubscriptionOptions, build, check_name, known
+from inorder.options import SubscriptionOptions, build, check_flag, check_name, check_whole, known
 from inorder.pending import Pending
 
 H = TypeVar("H", bound=Handler)
@@ -35,6 +36,11 @@ class Subscription:
         self._stream: Stream | None = None
         self._opening = threading.RLock()
         self._iterations: set[Iteration] = set()
+
+    @property
+    def clock(self) -> Clock:
+        """The one that the broker goes by."""
+        return self._transport.clock
 
     # -- existence and options ---------------------------------------------------------------------
 
@@ -133,24 +139,27 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, as they come, until `close`. Answer each before asking for the next."""
-        iteration = self._begin(ThreadIteration)
-        try:
-            while (message := iteration.next()) is not None:
-                yield message
-        finally:
-            self._end_soon(iteration)
+        return (message for batch in self.batches(1) for message in batch)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages, as they come, until `close`. Answer each before asking for the next."""
-        iteration = self._begin(TaskIteration)
-        try:
-            while (message := await iteration.next()) is not None:
+        async for batch in self.batches(1):
+            for message in batch:
                 yield message
-        finally:
-            self._end_soon(iteration)
 
-    def _begin(self, kind: type[Loop]) -> Loop:
-        iteration = kind(self._transport, self.name, self._listeners)
+    def batches(self, max_messages: int = 100, *, one_per_key: bool = True) -> Batches:
+        """Lists of messages, as they come, until `close`: for whoever can do many at once, as a database can.
+
+        Of a key a list has no more than one; with `one_per_key=False` as many as `max_outstanding_per_key`, in
+        order, for whoever keeps that order. Read it by `for` or by `async for`, and answer for all before asking
+        for the next list.
+        """
+        check_whole("max_messages", max_messages)
+        check_flag("one_per_key", one_per_key)
+        return Batches(self, max_messages, one_per_key)
+
+    def _begin(self, kind: type[Loop], size: int, one_per_key: bool) -> Loop:
+        iteration = kind(self._transport, self.name, self._listeners, size, one_per_key)
         self._connection.opened(iteration)
         self._iterations.add(iteration)
         return iteration
@@ -189,3 +198,61 @@ class Subscription:
 
     def __repr__(self) -> str:
         return f"Subscription({self.name!r}, topic={self.topic!r})"
+
+
+class Batches:
+    """The messages of a subscription by lists; one loop over it, which ends when this or the subscription is closed."""
+
+    def __init__(self, subscription: Subscription, size: int, one_per_key: bool) -> None:
+        self._subscription = subscription
+        self._size = size
+        self._one_per_key = one_per_key
+        self._iteration: Iteration | None = None
+        self._poked = False
+        self._closed = False
+
+    def __iter__(self) -> Iterator[list[Message]]:
+        iteration = self._begin(ThreadIteration)
+        try:
+            while (batch := iteration.next()) is not None:
+                yield batch
+        finally:
+            self._subscription._end_soon(iteration)
+
+    async def __aiter__(self) -> AsyncIterator[list[Message]]:
+        iteration = self._begin(TaskIteration)
+        try:
+            while (batch := await iteration.next()) is not None:
+                yield batch
+        finally:
+            self._subscription._end_soon(iteration)
+
+    def poke(self) -> None:
+        """Have the loop go round, with an empty list if there are no messages. Returns at once, on any thread."""
+        self._poked = True  # perhaps before there is a loop
+        if self._iteration is not None:
+            self._iteration.poke()
+
+    def holds(self, message: Message) -> bool:
+        """Whether the lease of a message of the list at hand is still ours. If not, somebody else has got it."""
+        return self._iteration is not None and self._iteration.holds(message)
+
+    def ack(self, messages: Sequence[Message]) -> Pending[list[None]]:
+        """Ack messages of the list at hand in one go: much faster than one by one."""
+        return Pending.of([]) if self._iteration is None else self._iteration.ack(messages)
+
+    def close(self) -> None:
+        """End the loop when it asks for the next list."""
+        self._closed = True
+        if self._iteration is not None:
+            self._iteration.close()
+
+    def _begin(self, kind: type[Loop]) -> Loop:
+        if self._iteration is not None:
+            raise FailedPrecondition("batches can be read by one loop; call batches() again for another")
+        iteration = self._iteration = self._subscription._begin(kind, self._size, self._one_per_key)
+        if self._poked:
+            iteration.poke()
+        if self._closed:
+            iteration.close()
+        return iteration

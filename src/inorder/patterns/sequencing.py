@@ -76,6 +76,11 @@ class Resequencer:
         check_choice("duplicates", self.duplicates, DuplicatePolicy)
         object.__setattr__(self, "_parking", Parking(self.capacity, self.when_full, self.gap_timeout_seconds))
 
+    @property
+    def may_retry(self) -> bool:
+        """Whether an event may be sent back, to come again."""
+        return self.when_full == "retry"
+
     def start(self, expected: int) -> Line:
         """The state of a key of which everything before `expected` has been released."""
         check_whole("expected", expected, at_least=0)

@@ -88,6 +88,11 @@ class VersionGate:
                 "nothing waits otherwise"
             )
 
+    @property
+    def may_retry(self) -> bool:
+        """Whether an event may be sent back, to come again."""
+        return self.mode == "every" and "retry" in (self.future, self.when_full)
+
     def start(self, version: int) -> Line:
         """The state of an entity that is at this version."""
         check_whole("version", version, at_least=0)
