@@ -44,6 +44,7 @@ from inorder.message import (
     check_ordering_key,
     delivered,
     leases_of,
+    new_epoch,
     numbered,
 )
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
@@ -95,7 +96,7 @@ class MessageQueue:
     ) -> None:
         self.clock = clock
         self._lock = threading.Lock()
-        epoch = os.urandom(5).hex() + "-"
+        epoch = new_epoch(clock.now_us())
         self._journal = journal
         self._commits: Commits | None = None  # None: nothing is written down
         self._watchers: dict[str, list[Watch]] = {}
