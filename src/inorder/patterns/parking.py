@@ -18,12 +18,13 @@ from typing import Literal, NamedTuple, TypeAlias
 from inorder.clock import MICROSECONDS
 from inorder.errors import ParkingFull
 from inorder.options import DAY_SECONDS, REMEMBERED_GAPS, WhenParkingFull, check_choice, check_number, check_whole
-from inorder.patterns.step import GAP, PARKED, RELEASED, RETRY, Batch, Event, Missing, Outcome, checked
+from inorder.patterns.step import GAP, PARKED, RELEASED, RETRY, Batch, Event, Missing, Outcome, check_event, checked
 
 Parked: TypeAlias = tuple[tuple[int, int, Event], ...]  # number, time of arrival, event; by number
 Ranges: TypeAlias = tuple[tuple[int, int], ...]  # the first and the last number of each, oldest first
 
-# What a pattern does with one event: the state of its key, the event, the time, and where to tell what became of it.
+# What a pattern does with one event whose key is fine: the state of the key, the event, the time, and where to tell
+# what became of it.
 Take: TypeAlias = Callable[["Line | None", Event, int, list[Outcome]], "Line"]
 
 _arrived_us = itemgetter(1)
@@ -134,15 +135,18 @@ def in_turn(take: Take, states: Mapping[str, Line], events: Iterable[Event], now
     """Take many events of many keys, each as `take` does."""
     batch: Batch[Line] = Batch()
     changed, emit, wakes = batch.states, batch.emit, batch.wakes
+    new = tuple.__new__  # a `Line` made by its own constructor takes as long as all the rest
     for event in checked(events, 2):
         key, number = event[0], event[1]
         before = changed.get(key) or states.get(key)
         # Most events come in their turn, with nothing parked. All patterns release these, so it is done here, at
         # a third of the time. True and 1.0 equal 1, and are no numbers.
         if before is not None and number == before[0] and not before[1] and type(number) is int:
-            changed[key] = Line(number + 1, (), None, before[3])
+            changed[key] = new(Line, (number + 1, (), None, before[3]))
             emit.append((RELEASED, event))
             continue
+        if before is None:
+            check_event(event, 2)  # the key, of which a state was made only after a look at it
         after = take(before, event, now_us, emit)
         if after is not before:
             changed[key] = after

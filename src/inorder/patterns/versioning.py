@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from inorder.errors import InvalidArgument
-from inorder.options import DEFAULT_PARKED, WhenParkingFull, check_choice, check_flag, check_whole
+from inorder.options import DEFAULT_PARKED, MAX_WHOLE, WhenParkingFull, check_choice, check_flag, check_whole
 from inorder.patterns.encoding import dump, load
 from inorder.patterns.parking import Line, Parking, in_turn
 from inorder.patterns.step import (
@@ -94,6 +94,7 @@ class VersionGate:
 
     def on_message(self, state: Line | None, event: Event, now_us: int) -> Step[Line]:
         """One event: the next version, a future one, or a stale one."""
+        check_event(event, 2)
         emit: list[Outcome] = []
         after = self._take(state, event, now_us, emit)
         return Step(after, tuple(emit), after.wake_at_us)
@@ -117,9 +118,9 @@ class VersionGate:
         return Line(*load(self.STATE, data))
 
     def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:
-        check_event(event, 2)
         version = event[1]
-        check_event_number("version", version, event)
+        if type(version) is not int or not 0 <= version <= MAX_WHOLE:
+            check_event_number("version", version, event)
         line = Line(self.first_version) if state is None else state
         if version < line.expected:
             emit.append((DUPLICATE if version == line.expected - 1 and state is not None else STALE, event))
