@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat, starmap
 from operator import itemgetter
 from typing import Final, TypeAlias, TypeVar
@@ -77,6 +78,7 @@ class Intake:
         self._nacks: deque[tuple[int, Pending[None]]] = deque()
         self._ended: deque[int] = deque()  # leases; their handlers have
         self._flush_asked = False
+        self._collecting = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
         self._flush_later: Callable[[], None] | None = None
         self._timer: Timer | None = None
@@ -124,6 +126,18 @@ class Intake:
         if self._terms.options is not self._options:
             self._follow()
         return message._lease in self._held
+
+    def keep(self, messages: Iterable[Message]) -> bool:
+        """Ask the broker to keep the leases of messages that were given out; whether all of them are still ours.
+
+        Where `holds` says what is known here, this is what the broker knows: for a moment before which there must
+        be no doubt. If it cannot be asked, the answer is no.
+        """
+        try:
+            return not self._extend([message._lease for message in messages], self._deadline_seconds)
+        except InorderError as error:
+            _log.warning("leases could not be extended: %s", error)
+            return False
 
     def begin(self, message: Message) -> bool:
         """Whether a message that was given out may be handled."""
@@ -210,7 +224,19 @@ class Intake:
                 self._look_after(lease)
         return Pending.of(None)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send the answers that are given meanwhile at the end, in one call to the broker."""
+        self._collecting = True
+        try:
+            yield
+        finally:
+            self._collecting = False
+            self.flush()
+
     def _flush_soon(self) -> None:
+        if self._collecting:
+            return
         if self._flush_later is None:
             self.flush()
         elif not self._flush_asked:

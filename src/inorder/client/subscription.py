@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -205,6 +205,7 @@ class Batches:
         self._subscription = subscription
         self._size = size
         self._iteration: Iteration | None = None
+        self._poked = False
         self._closed = False
 
     def __iter__(self) -> Iterator[list[Message]]:
@@ -225,12 +226,31 @@ class Batches:
 
     def poke(self) -> None:
         """Have the loop go round, with an empty list if there are no messages. Returns at once, on any thread."""
+        self._poked = True  # in case that the loop has not begun
         if self._iteration is not None:
             self._iteration.poke()
 
     def holds(self, message: Message) -> bool:
-        """Whether the lease of a message of the list at hand is still ours. If not, somebody else has got it."""
+        """Whether the lease of a message of the list at hand is still ours, as far as is known here."""
         return self._iteration is not None and self._iteration.holds(message)
+
+    def keep(self, messages: Iterable[Message]) -> bool:
+        """Extend the leases of messages of the list at hand; whether the broker says that all are still ours."""
+        return self._iteration is not None and self._iteration.keep(messages)
+
+    def answer(self, done: Iterable[Message] = (), failed: Iterable[Message] = ()) -> list[Pending[None]]:
+        """Ack and nack messages of the list at hand, in one call to the broker; returns the answers to the acks."""
+        return [] if self._iteration is None else self._iteration.answer(done, failed)
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Return messages of the list at hand that nobody has begun: they come again at once, and have not failed."""
+        if self._iteration is not None:
+            self._iteration.give_back(messages)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the list at hand is the last one."""
+        return self._closed or (self._iteration is not None and self._iteration.ended)
 
     def close(self) -> None:
         """End the loop when it asks for the next list."""
@@ -242,6 +262,8 @@ class Batches:
         if self._iteration is not None:
             raise FailedPrecondition("batches can be read by one loop; call batches() again for another")
         iteration = self._iteration = self._subscription._begin(kind, self._size)
+        if self._poked:
+            iteration.poke()
         if self._closed:
             iteration.close()
         return iteration

@@ -1,6 +1,7 @@
 """The ordering patterns behind a subscription, with their state in a database."""
 
-from inorder.consumers.consumer import Applied, Consumer
+from inorder.consumers.consumer import Consumer
+from inorder.consumers.events import Applied
 from inorder.consumers.sql_store import SqlStore
 from inorder.consumers.sqlite_store import SqliteStore
 from inorder.consumers.store import Conflict, Store

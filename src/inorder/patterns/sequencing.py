@@ -66,6 +66,7 @@ class Resequencer:
     _parking: Parking = field(init=False, repr=False, compare=False)
 
     STATE: ClassVar = "sequencing/1"
+    FIELDS: ClassVar = 2
 
     def __post_init__(self) -> None:
         if isinstance(self.initial, str):

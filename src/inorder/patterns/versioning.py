@@ -63,6 +63,7 @@ class VersionGate:
     _parking: Parking = field(init=False, repr=False, compare=False)
 
     STATE: ClassVar = "versioning/1"
+    FIELDS: ClassVar = 2
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, VersionMode)

@@ -1,0 +1,85 @@
+"""Processes of the tests beside this file.
+
+    python child.py crash PLACE FOLDER WHERE COUNT    consume from a broker in FOLDER, and be killed
+    python child.py race PLACE SEED                   consume the same events as others, from a broker of its own
+
+PLACE is the database. WHERE is "handler", "commit" or "ack": the process kills itself there, the COUNTth time.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+if __package__:  # a test asks what the events are
+    from .desk import Database, desk, open_store, read, wait_until, write_down
+else:
+    from desk import Database, desk, open_store, read, wait_until, write_down
+
+from inorder import PubSub
+from inorder.consumers import Consumer
+from inorder.patterns import Resequencer
+
+KEYS, NUMBERS = 5, 20
+PATTERN = Resequencer(when_full="gap")
+
+
+def all_events() -> list[tuple[Any, ...]]:
+    return [(f"k{key}", number) for number in range(1, NUMBERS + 1) for key in range(KEYS)]
+
+
+class Countdown:
+    """Kills the process the so-manieth time it is asked."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingStore:
+    """Dies right before or right after a commit."""
+
+    def __init__(self, store: Any, before: Any, after: Any) -> None:
+        self.store, self.before, self.after = store, before, after
+        self.trouble, self.close = store.trouble, store.close
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with self.store.transaction() as connection:
+            yield connection
+            self.before()
+        self.after()
+
+
+def crash(place: str, folder: str, where: str, count: str) -> None:
+    die = {name: Countdown(int(count) if name == where else 0) for name in ("handler", "commit", "ack")}
+
+    def apply(event: Any, raw: Any) -> None:
+        write_down(event, raw)
+        die["handler"]()
+
+    store: Any = DyingStore(open_store(place), die["commit"], die["ack"])
+    with PubSub(f"file:{folder}") as pubsub:
+        subscription = pubsub.subscription("worker")
+        with Consumer(subscription, PATTERN, store=store, read=read, apply=apply, batch=7):
+            wait_until(lambda: not subscription.metrics().result().backlog_messages)
+
+
+def race(place: str, seed: str) -> None:
+    events = all_events()
+    Random(seed).shuffle(events)
+    with desk(Database(place)) as here:
+        here.publish(events)
+        here.consume(PATTERN, batch=4)
+        assert not here.errors, here.errors
+
+
+if __name__ == "__main__":
+    {"crash": crash, "race": race}[sys.argv[1]](*sys.argv[2:])
