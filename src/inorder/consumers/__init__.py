@@ -2,8 +2,9 @@
 
 from inorder.consumers.consumer import Consumer
 from inorder.consumers.events import Applied
+from inorder.consumers.sequences import Sequences
 from inorder.consumers.sql_store import SqlStore
 from inorder.consumers.sqlite_store import SqliteStore
 from inorder.consumers.store import Conflict, Store
 
-__all__ = ["Applied", "Conflict", "Consumer", "SqlStore", "SqliteStore", "Store"]
+__all__ = ["Applied", "Conflict", "Consumer", "Sequences", "SqlStore", "SqliteStore", "Store"]

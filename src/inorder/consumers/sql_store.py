@@ -5,6 +5,8 @@ SQLAlchemy is an extra, `inorder[sql]`, and is imported when a store is opened.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,8 @@ class SqlStore:
         self._sql = sqlalchemy
         self._own = isinstance(database, str)
         self._closed = False
+        self._process = os.getpid()
+        self._here = threading.local()  # the connection of the transaction that this thread is in
         # A connection that the server has ended meanwhile is noticed before it is used.
         self._engine = sqlalchemy.create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
         self._dialect = self._engine.dialect.name
@@ -51,17 +55,35 @@ class SqlStore:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
+        if self._process != os.getpid():
+            raise FailedPrecondition("this store was opened before a fork; open another one in this process")
         if self._closed:
             raise Closed("this store is closed")
+        if self.in_transaction():
+            raise FailedPrecondition("a transaction of this thread is under way: use its connection")
         with self._engine.connect() as connection:
+            self._here.connection = connection
             try:
                 with connection.begin():
                     if self._dialect == "sqlite":  # or what is read may have changed before it is written
                         connection.exec_driver_sql("BEGIN IMMEDIATE")
-                    yield _SqlConnection(connection, self._sql, self._dialect == "postgresql")
+                    yield self._wrapped(connection)
             finally:
+                self._here.connection = None
                 if self._closed and self._own:  # meanwhile, and there is no pool any more that would do so
                     connection.invalidate()
+
+    def within(self, raw: Any) -> Connection:
+        """Also in a transaction of your own, on whatever connection to the same database."""
+        if not isinstance(raw, self._sql.Connection) or not raw.in_transaction():
+            raise InvalidArgument(f"connection: a sqlalchemy.Connection in a transaction, not {raw!r}")
+        return self._wrapped(raw)
+
+    def in_transaction(self) -> bool:
+        return getattr(self._here, "connection", None) is not None
+
+    def _wrapped(self, raw: Any) -> Connection:
+        return _SqlConnection(raw, self._sql, self._dialect == "postgresql")
 
     def trouble(self, error: BaseException) -> Trouble | None:
         errors = self._sql.exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -12,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values
-from inorder.errors import Closed, FailedPrecondition
+from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 from inorder.options import check_number
 
 BUSY_SECONDS = 60  # other processes may write to the same file; their transactions are short
@@ -41,6 +42,8 @@ class SqliteStore:
         # One connection, used by one thread at a time: SQLite has one writer at a time anyway.
         self._lock = threading.RLock()
         self._closed = False
+        self._owner: int | None = None  # the thread that is in a transaction
+        self._process = os.getpid()
         self._database = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
         try:
             _use_wal(self._database, busy_seconds)
@@ -53,13 +56,16 @@ class SqliteStore:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
+        if self._process != os.getpid():
+            raise FailedPrecondition("this store was opened before a fork; open another one in this process")
         with self._lock:
             if self._closed:
                 raise Closed("this store is closed")
-            if self._database.in_transaction:
+            if self._owner is not None:
                 raise FailedPrecondition("a transaction of this thread is under way: use its connection")
             # Immediate: who has read may be sure that nobody else writes what he is about to write.
             self._database.execute("BEGIN IMMEDIATE")
+            self._owner = threading.get_ident()
             try:
                 yield _SqliteConnection(self._database)
                 if not self._database.in_transaction:
@@ -69,6 +75,16 @@ class SqliteStore:
                 with suppress(sqlite3.Error):  # the first error says more
                     self._database.rollback()
                 raise
+            finally:
+                self._owner = None
+
+    def within(self, raw: Any) -> Connection:
+        if raw is not self._database or not self.in_transaction():
+            raise InvalidArgument(f"connection: that of a transaction of this store, under way, not {raw!r}")
+        return _SqliteConnection(raw)
+
+    def in_transaction(self) -> bool:
+        return self._owner == threading.get_ident()
 
     def trouble(self, error: BaseException) -> Trouble | None:
         return "wait" if isinstance(error, Closed) or not_there(error) else None

@@ -39,6 +39,12 @@ TABLES = (
         attributes TEXT NOT NULL,
         PRIMARY KEY (consumer, message_id)
     )""",
+    """CREATE TABLE IF NOT EXISTS inorder_sequences (
+        name TEXT NOT NULL,
+        entity TEXT NOT NULL,
+        upcoming BIGINT NOT NULL,
+        PRIMARY KEY (name, entity)
+    )""",
 )
 
 
@@ -74,6 +80,12 @@ class Store(Protocol):
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """Commits at its end, unless something was raised. The tables are there."""
+
+    def within(self, raw: Any) -> Connection:
+        """A transaction that is under way, by the connection that handlers get."""
+
+    def in_transaction(self) -> bool:
+        """Whether this thread is in a transaction of this store."""
 
     def trouble(self, error: BaseException) -> Trouble | None:
         """What to do about an error of the database that is nobody's fault; None: it is somebody's."""

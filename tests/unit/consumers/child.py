@@ -2,6 +2,7 @@
 
     python child.py crash PLACE FOLDER WHERE COUNT    consume from a broker in FOLDER, and be killed
     python child.py race PLACE SEED                   consume the same events as others, from a broker of its own
+    python child.py number PLACE BLOCK                print numbers of entities, as they come; a BLOCK of 0 is gapless
 
 PLACE is the database. WHERE is "handler", "commit" or "ack": the process kills itself there, the COUNTth time.
 """
@@ -20,10 +21,11 @@ else:
     from desk import Database, desk, open_store, read, wait_until, write_down
 
 from inorder import PubSub
-from inorder.consumers import Consumer
+from inorder.consumers import Consumer, Sequences
 from inorder.patterns import Resequencer
 
 KEYS, NUMBERS = 5, 20
+COUNT = 60
 PATTERN = Resequencer(when_full="gap")
 
 
@@ -81,5 +83,24 @@ def race(place: str, seed: str) -> None:
         assert not here.errors, here.errors
 
 
+def number(place: str, block: str) -> None:
+    store = open_store(place)
+    if int(block):
+        sequences = Sequences(store, block=int(block))
+        for n in range(COUNT):
+            print(f"e{n % 2}", sequences.next(f"e{n % 2}"), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)  # the rest of its blocks is lost
+    sequences = Sequences(store, gapless=True)
+    random = Random(os.getpid())
+    for n in range(COUNT):
+        try:
+            with store.transaction() as connection:
+                taken = sequences.next(f"e{n % 2}", connection.raw)
+                assert random.random() < 0.7, "rolled back"
+        except AssertionError:
+            continue
+        print(f"e{n % 2}", taken, flush=True)
+
+
 if __name__ == "__main__":
-    {"crash": crash, "race": race}[sys.argv[1]](*sys.argv[2:])
+    {"crash": crash, "race": race, "number": number}[sys.argv[1]](*sys.argv[2:])
