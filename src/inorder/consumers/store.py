@@ -39,6 +39,13 @@ TABLES = (
         attributes TEXT NOT NULL,
         PRIMARY KEY (consumer, message_id)
     )""",
+    """CREATE TABLE IF NOT EXISTS inorder_marks (
+        consumer TEXT NOT NULL,
+        message_id TEXT NOT NULL,
+        handler TEXT NOT NULL,
+        since_us BIGINT NOT NULL,
+        PRIMARY KEY (consumer, message_id, handler)
+    )""",
     """CREATE TABLE IF NOT EXISTS inorder_sequences (
         name TEXT NOT NULL,
         entity TEXT NOT NULL,
