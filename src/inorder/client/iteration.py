@@ -124,8 +124,9 @@ class Iteration(ABC):
         self._let_go(gaps)
 
     def _let_go(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            self._intake.finished(message)
+        with self._intake.together():
+            for message in messages:
+                self._intake.finished(message)
 
 
 class ThreadIteration(Iteration):

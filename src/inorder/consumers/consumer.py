@@ -9,7 +9,7 @@ acked too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from inorder.client.subscription import Subscription
 from inorder.clock import MICROSECONDS
@@ -25,8 +25,12 @@ S = TypeVar("S")
 
 LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
 
+MAX_KNOWN = 10_000  # states that are remembered decoded
+MAX_KNOWN_BYTES = 500
+
 Apply = Callable[[Applied, Any], object]
 OnGap = Callable[[Missing, Any], object]
+Arrival = tuple[Event, Message]
 
 
 class StoredPattern(Pattern[S], Protocol[S]):
@@ -37,11 +41,27 @@ class StoredPattern(Pattern[S], Protocol[S]):
     def load(self, data: bytes) -> S: ...
 
 
-class _Arrival(NamedTuple):
-    """A message, and the event in it."""
+class _Known(Generic[S]):
+    """States by the bytes that they are stored as: what was written a moment ago need not be decoded when it is read.
 
-    event: Event
-    message: Message
+    That a state is still the same is seen by its bytes, so there is nothing to keep up to date. Not thread-safe.
+    """
+
+    def __init__(self, pattern: StoredPattern[S]) -> None:
+        self._pattern = pattern
+        self._states: dict[bytes, S] = {}
+
+    def load(self, data: bytes) -> S:
+        state = self._states.get(data)
+        return self._pattern.load(data) if state is None else state
+
+    def dump(self, state: S) -> bytes:
+        data = self._pattern.dump(state)
+        if len(data) <= MAX_KNOWN_BYTES:
+            if len(self._states) >= MAX_KNOWN:
+                self._states.clear()
+            self._states[data] = state
+        return data
 
 
 class Consumer(Worker, Generic[S]):
@@ -78,6 +98,7 @@ class Consumer(Worker, Generic[S]):
         refuse_livelock(subscription.name, options, pattern)
         self._ordered = options.enable_message_ordering
         self._pattern = pattern
+        self._known = _Known(pattern)
         self._fields: int = getattr(pattern, "FIELDS", 1)
         self._read = read
         self._apply = apply
@@ -95,7 +116,7 @@ class Consumer(Worker, Generic[S]):
             stored = states.load(fences.keys())
             deliverer = messages[0].ack_id.rpartition("-")[0]
             overtaken = _overtaken(stored, fences, deliverer)
-            events = [arrival.event for arrival in arrivals if arrival.event[0] not in overtaken]
+            events = [event for event, _ in arrivals if event[0] not in overtaken]
             batch = self._step(stored, events, states, now_us)
             self._take_effect(batch.emit, connection, states, now_us)
             states.save(self._changes(batch, stored, fences, deliverer))
@@ -103,31 +124,33 @@ class Consumer(Worker, Generic[S]):
                 raise Conflict(self.name, fences.keys())
         run.look_by(min(batch.wakes.values(), default=now_us + LOOK_US))
         again = {message_id_of(event) for fate, event in batch.emit if fate == RETRY}
-        not_ours = {arrival.message.id for arrival in arrivals if arrival.event[0] in overtaken}
+        not_ours = {message.id for event, message in arrivals if overtaken and event[0] in overtaken}
         return _answers(messages, again, not_ours)
 
-    def _arrivals(self, messages: Sequence[Message], states: States, now_us: int) -> list[_Arrival]:
+    def _arrivals(self, messages: Sequence[Message], states: States, now_us: int) -> list[Arrival]:
         """The messages that can be read; others are put into quarantine."""
         arrivals = []
         for message in messages:
             try:
-                arrivals.append(_Arrival(event_of(message, self._read, self._fields), message))
+                arrivals.append((event_of(message, self._read, self._fields), message))
             except Exception as error:
                 states.quarantine(quarantine_row(unread(message), f"cannot be read: {error}", now_us))
         return arrivals
 
-    def _fences(self, arrivals: Iterable[_Arrival]) -> dict[str, int]:
+    def _fences(self, arrivals: Iterable[Arrival]) -> dict[str, int]:
         """For each key, the number of its newest delivery; 0 where several may be out at once, and none is old."""
+        if not self._ordered:
+            return {event[0]: 0 for event, _ in arrivals}
         fences: dict[str, int] = {}
         for event, message in arrivals:
             key = event[0]
-            fence = message.fencing_token if self._ordered and message.ordering_key == key else 0
+            fence = message.fencing_token if message.ordering_key == key else 0
             fences[key] = max(fences.get(key, 0), fence)
         return fences
 
     def _step(self, stored: Mapping[str, Stored], events: list[Event], states: States, now_us: int) -> Batch[S]:
         """What the pattern says to all events that it can read."""
-        known = {key: self._pattern.load(row.state) for key, row in stored.items()}
+        known = {key: self._known.load(row.state) for key, row in stored.items()}
         while True:
             try:
                 return self._pattern.on_messages(known, events, now_us)
@@ -164,7 +187,7 @@ class Consumer(Worker, Generic[S]):
                 None if row is None else row.version,
                 deliverer,
                 fence,
-                None if state is None else self._pattern.dump(state),
+                None if state is None else self._known.dump(state),
                 batch.wakes.get(key),
             )
         return changes
@@ -213,9 +236,9 @@ class Consumer(Worker, Generic[S]):
             states = States(connection, self.name)
             changes = {}
             for key, row in states.load(keys).items():
-                step = self._pattern.on_timer(self._pattern.load(row.state), now_us)
+                step = self._pattern.on_timer(self._known.load(row.state), now_us)
                 self._take_effect(step.emit, connection, states, now_us)
-                state = None if step.state is None else self._pattern.dump(step.state)
+                state = None if step.state is None else self._known.dump(step.state)
                 changes[key] = Change(row.version, row.deliverer, row.fence, state, step.wake_at_us)
             states.save(changes)
 

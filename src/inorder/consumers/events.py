@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from inorder.errors import InvalidEvent
 from inorder.message import Message
@@ -18,8 +17,7 @@ from inorder.patterns.step import Event, Fate, check_event
 Read = Callable[[Message], tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """An event to apply: what was read of it, and the message it came in, perhaps long ago."""
 
     key: str

@@ -51,7 +51,8 @@ class SqlStore:
             if self._dialect == "postgresql":  # two that create a table at once trip over each other
                 connection.query("SELECT pg_advisory_xact_lock(hashtext('inorder'))", {})
             for table in TABLES:
-                connection.raw.exec_driver_sql(table.format(bytes=BYTES[self._dialect]))
+                clustered = "WITHOUT ROWID" if self._dialect == "sqlite" else ""
+                connection.raw.exec_driver_sql(table.format(bytes=BYTES[self._dialect], clustered=clustered))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

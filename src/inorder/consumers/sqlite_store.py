@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -16,6 +19,9 @@ from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 from inorder.options import check_number
 
+# The log is copied into the file every so many pages of 4 KiB; ten times as many as by default, as states are written
+# again and again, and each time it is the last one of a page that counts.
+CHECKPOINT_PAGES = 10_000
 BUSY_SECONDS = 60  # other processes may write to the same file; their transactions are short
 
 # What a file, a disk or another process is to blame for.
@@ -28,6 +34,9 @@ _NOT_THERE = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PROTOCOL,
 }
+
+
+_PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 
 
 class SqliteStore:
@@ -48,8 +57,9 @@ class SqliteStore:
         try:
             _use_wal(self._database, busy_seconds)
             self._database.execute("PRAGMA synchronous = FULL")
+            self._database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             for table in TABLES:
-                self._database.execute(table.format(bytes="BLOB"))
+                self._database.execute(table.format(bytes="BLOB", clustered="WITHOUT ROWID"))
         except BaseException:
             self._database.close()
             raise
@@ -109,7 +119,9 @@ class _SqliteConnection:
         return self.query(statement.format(among="(SELECT value FROM json_each(:among))"), wanted)
 
     def write(self, statement: str, rows: Sequence[Values]) -> int:
-        return self.raw.executemany(statement, rows).rowcount
+        # By position: SQLite asks for each name again with each row.
+        positional, values_of = _positional(statement)
+        return self.raw.executemany(positional, map(values_of, rows)).rowcount
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -122,6 +134,13 @@ class _SqliteConnection:
                 self.raw.execute("RELEASE inorder")
             raise
         self.raw.execute("RELEASE inorder")
+
+
+@cache
+def _positional(statement: str) -> tuple[str, Callable[[Values], Any]]:
+    """The same statement with parameters by position, and how to put them there; it has two or more."""
+    names = _PARAMETER.findall(statement)
+    return _PARAMETER.sub("?", statement), itemgetter(*names)
 
 
 def not_there(error: BaseException) -> bool:

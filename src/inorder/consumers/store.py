@@ -27,7 +27,7 @@ TABLES = (
         state {bytes} NOT NULL,
         wake_at_us BIGINT,
         PRIMARY KEY (consumer, entity)
-    )""",
+    ) {clustered}""",
     "CREATE INDEX IF NOT EXISTS inorder_wakes ON inorder_states (consumer, wake_at_us) WHERE wake_at_us IS NOT NULL",
     """CREATE TABLE IF NOT EXISTS inorder_quarantine (
         consumer TEXT NOT NULL,
@@ -45,13 +45,13 @@ TABLES = (
         handler TEXT NOT NULL,
         since_us BIGINT NOT NULL,
         PRIMARY KEY (consumer, message_id, handler)
-    )""",
+    ) {clustered}""",
     """CREATE TABLE IF NOT EXISTS inorder_sequences (
         name TEXT NOT NULL,
         entity TEXT NOT NULL,
         upcoming BIGINT NOT NULL,
         PRIMARY KEY (name, entity)
-    )""",
+    ) {clustered}""",
 )
 
 
@@ -167,7 +167,11 @@ class States:
             "consumer": self._consumer,
             "entity": entity,
             "version": (change.before or 0) + 1,
-            **change._asdict(),
+            "before": change.before,
+            "deliverer": change.deliverer,
+            "fence": change.fence,
+            "state": change.state,
+            "wake_at_us": change.wake_at_us,
         }
 
     def _write(self, statement: str, rows: Sequence[Values]) -> int:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from inorder.errors import DuplicateEvent, LateEvent, ProgressMissing
 from inorder.options import DEFAULT_PARKED, MAX_WHOLE, REMEMBERED_GAPS, WhenParkingFull, check_choice, check_whole
-from inorder.patterns.encoding import dump, load
-from inorder.patterns.parking import Line, Parking, Ranges, in_turn
+from inorder.patterns.encoding import load
+from inorder.patterns.parking import Line, Parking, Ranges, dump_line, in_turn
 from inorder.patterns.step import (
     DUPLICATE,
     LATE,
@@ -106,7 +106,7 @@ class Resequencer:
 
     def dump(self, state: Line) -> bytes:
         """The state as bytes, for a store; what is parked must consist of plain values."""
-        return dump(self.STATE, state)
+        return dump_line(self.STATE, state)
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""
