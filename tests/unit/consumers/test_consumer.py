@@ -197,7 +197,7 @@ def test_what_was_parked_before_a_restart_is_given_up_after_it(database: Databas
 
 
 def test_parked_events_survive_a_restart_and_a_new_broker(database: Database) -> None:
-    """Deliveries of a new broker are counted from the beginning; that makes nobody's delivery an old one."""
+    """ordering-guarantees Pattern 1: a new broker counts deliveries from the beginning, which makes none an old one."""
     for order in (True, False):
         key = f"ordered-{order}"
         with desk(database, enable_message_ordering=order) as here:
@@ -270,6 +270,7 @@ def add_one(event: Applied, raw: Any) -> None:
 
 
 def test_consumers_that_race_on_one_entity_lose_no_update(database: Database) -> None:
+    """ordering-guarantees Gotcha 1."""
     expected = " " + " ".join(str(number) for number in range(1, 101))
     with desk(database) as here:
         consumers = [here.consumer(PARKING, apply=add_one, batch=3, store=database.store()) for _ in range(4)]
@@ -300,6 +301,7 @@ def test_consumers_that_meet_on_many_entities_do_not_block_each_other(database: 
 
 
 def test_what_is_not_taken_is_nacked_and_comes_again(database: Database) -> None:
+    """ordering-in-event-driven-systems Not critical."""
     attempts: list[int] = []
 
     def read_and_count(message: Message) -> tuple[Any, ...]:

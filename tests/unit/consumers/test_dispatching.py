@@ -90,6 +90,7 @@ def failing(name: str, times: list[int], failures: int) -> Callable[[Any, Any], 
 
 
 def test_events_of_several_types_keep_their_order(database: Database) -> None:
+    """ordering-in-event-driven-systems Single topic with dispatcher."""
     events = Events()
     for event_type in ("OrderPlaced", "OrderPaid", "OrderShipped"):
         events.handles(event_type, name="note")(writer(event_type))

@@ -68,6 +68,7 @@ ALL_IN_ORDER = {
 
 @pytest.mark.parametrize(("pattern", "made"), ALL_IN_ORDER.values(), ids=ALL_IN_ORDER.keys())
 def test_each_event_is_applied_once_and_in_order(database: Database, pattern: Any, made: Callable[[], Events]) -> None:
+    """ordering-guarantees Pattern 1, How 5, ordering-in-event-driven-systems Entity versioning."""
     events = made()
     with desk(database, retry_policy=SOON) as here:
         here.publish(shuffled(events, 1))
@@ -91,6 +92,7 @@ LAST_STATE = {
 def test_whatever_the_order_the_state_is_the_same_in_the_end(
     database: Database, pattern: Any, made: Callable[[], Events]
 ) -> None:
+    """ordering-guarantees Pattern 3, How 6, ordering-in-event-driven-systems Critical."""
     events = made()
     with desk(database) as here:
         here.publish(shuffled(events, 2))

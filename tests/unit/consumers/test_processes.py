@@ -50,7 +50,7 @@ def test_a_process_that_is_killed_loses_nothing_and_does_nothing_twice(
 
 
 def test_processes_that_get_the_same_events_do_each_once(database: Database) -> None:
-    """Each has a broker of its own, so all of them race on all entities; also to create the tables."""
+    """ordering-guarantees Gotcha 1: each has a broker of its own, so all race on all entities, and on the tables."""
     processes = [start("race", database.place, str(seed)) for seed in range(3)]
     assert [end(process) for process in processes] == [0, 0, 0]
     check(database)

@@ -182,6 +182,7 @@ def numbered_by_processes(database: Database, block: int) -> list[list[tuple[str
 
 @pytest.mark.parametrize("block", [1, 8])
 def test_processes_that_are_killed_never_share_a_number(database: Database, block: int) -> None:
+    """ordering-guarantees Gotcha 3."""
     results = numbered_by_processes(database, block)
     everything = [pair for result in results for pair in result]
     assert len(set(everything)) == len(everything) == 3 * 60
@@ -192,6 +193,7 @@ def test_processes_that_are_killed_never_share_a_number(database: Database, bloc
 
 
 def test_processes_that_roll_back_leave_no_hole_when_gapless(database: Database) -> None:
+    """ordering-guarantees Gotcha 3."""
     results = numbered_by_processes(database, 0)
     for entity in ("e0", "e1"):
         taken = sorted(number for result in results for name, number in result if name == entity)
@@ -222,7 +224,7 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
 
 
 def test_a_hole_is_waited_for_until_the_gap_timeout(database: Database) -> None:
-    """What the loss of a block means to a consumer."""
+    """ordering-guarantees Gotcha 4: What the loss of a block means to a consumer."""
     store = database.store()
     lost, found = Sequences(store, block=3), Sequences(store, block=3)
     events = [("a", lost.next("a")), ("a", found.next("a"))]
