@@ -127,6 +127,13 @@ class Intake:
             self._follow()
         return message._lease in self._held
 
+    def held(self, messages: Iterable[Message]) -> list[Message]:
+        """Those of messages that were given out whose leases are still ours."""
+        if self._terms.options is not self._options:
+            self._follow()
+        ours = self._held
+        return [message for message in messages if message._lease in ours]
+
     def keep(self, messages: Iterable[Message]) -> bool:
         """Ask the broker to keep the leases of messages that were given out; whether all of them are still ours.
 
@@ -439,9 +446,8 @@ class Intake:
         until_us = self._clock.now_us() + round(seconds * MICROSECONDS)
         with self._lock:
             self._let_go(over)
-            for lease in leases:
-                if lease in self._held:
-                    self._until_us[lease] = until_us
+            ours = self._held
+            self._until_us.update({lease: until_us for lease in leases if lease in ours})
         return over
 
     def _let_go(self, leases: Iterable[int]) -> bool:
@@ -450,9 +456,12 @@ class Intake:
         self._held_bytes -= sum(map(_size, gone))
         if not self._until_us and not self._left:
             return False
-        passed_on = False
         for lease in map(_lease, gone):
             self._until_us.pop(lease, None)
+        if not self._left:
+            return False
+        passed_on = False
+        for lease in map(_lease, gone):
             if lease in self._left and lease not in self._nacking:
                 self._pass_on(self._left.pop(lease))
                 passed_on = True

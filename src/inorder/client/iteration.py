@@ -61,6 +61,10 @@ class Iteration(ABC):
         """Whether the lease of a message that the loop has got is still ours."""
         return self._intake.holds(message)
 
+    def held(self, messages: Iterable[Message]) -> list[Message]:
+        """Those of messages that the loop has got whose leases are still ours."""
+        return self._intake.held(messages)
+
     def keep(self, messages: Iterable[Message]) -> bool:
         """Extend the leases of messages that the loop has got; whether the broker says that all are still ours."""
         return self._intake.keep(messages)

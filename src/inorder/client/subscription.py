@@ -234,6 +234,10 @@ class Batches:
         """Whether the lease of a message of the list at hand is still ours, as far as is known here."""
         return self._iteration is not None and self._iteration.holds(message)
 
+    def held(self, messages: Iterable[Message]) -> list[Message]:
+        """Those of the list at hand for which `holds` is true."""
+        return [] if self._iteration is None else self._iteration.held(messages)
+
     def keep(self, messages: Iterable[Message]) -> bool:
         """Extend the leases of messages of the list at hand; whether the broker says that all are still ours."""
         return self._iteration is not None and self._iteration.keep(messages)

@@ -51,7 +51,8 @@ class _Known(Generic[S]):
         self._pattern = pattern
         self._states: dict[bytes, S] = {}
 
-    def load(self, data: bytes) -> S:
+    def load(self, stored: bytes) -> S:
+        data = bytes(stored)  # a driver may have its own kind of bytes
         state = self._states.get(data)
         return self._pattern.load(data) if state is None else state
 

@@ -131,14 +131,12 @@ class States:
         if not entities:
             return {}
         rows = self._connection.query_in(
-            f"""SELECT entity, version, deliverer, fence, state FROM inorder_states
+            f"""SELECT version, deliverer, fence, state, entity FROM inorder_states
             WHERE consumer = :consumer AND entity IN {{among}} ORDER BY entity {self._connection.row_lock}""",
             {"consumer": self._consumer},
             entities,
         )
-        return {
-            entity: Stored(version, deliverer, fence, bytes(state)) for entity, version, deliverer, fence, state in rows
-        }
+        return {row[4]: Stored._make(row[:4]) for row in rows}
 
     def save(self, changes: Mapping[str, Change]) -> None:
         """Write them all, or raise `Conflict`; then the transaction must be given up."""

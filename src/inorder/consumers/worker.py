@@ -140,7 +140,7 @@ class Run:
 
     def _take(self, messages: Sequence[Message]) -> None:
         tries = TRIES
-        while ours := [message for message in messages if self._batches.holds(message)]:
+        while ours := self._batches.held(messages):
             if self.closed:
                 self._batches.give_back(ours)
                 return

@@ -22,7 +22,7 @@ def save(store: Store, **changes: Change) -> None:
 def load(store: Store, *entities: str) -> dict[str, tuple[int, bytes]]:
     with store.transaction() as connection:
         found = States(connection, "worker").load(entities)
-        return {entity: (row.version, row.state) for entity, row in found.items()}
+        return {entity: (row.version, bytes(row.state)) for entity, row in found.items()}
 
 
 def test_what_was_saved_is_there_for_whoever_opens_the_database(database: Database) -> None:
