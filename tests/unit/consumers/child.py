@@ -1,12 +1,14 @@
 """Processes of the tests beside this file.
 
     python child.py crash PLACE FOLDER WHERE COUNT    consume from a broker in FOLDER, and be killed
+    python child.py dispatch PLACE FOLDER WHERE COUNT the same with two handlers by event type
     python child.py race PLACE SEED                   consume the same events as others, from a broker of its own
     python child.py number PLACE BLOCK                print numbers of entities, as they come; a BLOCK of 0 is gapless
 
 PLACE is the database. WHERE is "handler", "commit" or "ack": the process kills itself there, the COUNTth time.
 """
 
+import json
 import os
 import signal
 import sys
@@ -16,13 +18,13 @@ from random import Random
 from typing import Any
 
 if __package__:  # a test asks what the events are
-    from .desk import Database, desk, open_store, read, wait_until, write_down
+    from .desk import Database, desk, open_store, read, run, wait_until, write_down
 else:
-    from desk import Database, desk, open_store, read, wait_until, write_down
+    from desk import Database, desk, open_store, read, run, wait_until, write_down
 
 from inorder import PubSub
-from inorder.consumers import Consumer, Sequences
-from inorder.patterns import Resequencer
+from inorder.consumers import Consumer, Dispatcher, Sequences
+from inorder.patterns import Events, Resequencer
 
 KEYS, NUMBERS = 5, 20
 COUNT = 60
@@ -50,7 +52,7 @@ class DyingStore:
 
     def __init__(self, store: Any, before: Any, after: Any) -> None:
         self.store, self.before, self.after = store, before, after
-        self.trouble, self.close = store.trouble, store.close
+        self.trouble, self.close, self.in_transaction = store.trouble, store.close, store.in_transaction
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -71,6 +73,27 @@ def crash(place: str, folder: str, where: str, count: str) -> None:
     with PubSub(f"file:{folder}") as pubsub:
         subscription = pubsub.subscription("worker")
         with Consumer(subscription, PATTERN, store=store, read=read, apply=apply, batch=7):
+            wait_until(lambda: not subscription.metrics().result().backlog_messages)
+
+
+def dispatch(place: str, folder: str, where: str, count: str) -> None:
+    die = {name: Countdown(int(count) if name == where else 0) for name in ("handler", "commit", "ack")}
+    events = Events(undecodable="fail")
+
+    def handler(name: str) -> Any:
+        def handle(event: Any, raw: Any) -> None:
+            statement = "INSERT INTO effects (entity, event) VALUES (:entity, :event)"
+            run(raw, statement, entity=event[0], event=json.dumps([name, event[1]]))
+            die["handler"]()
+
+        return handle
+
+    for name in ("first", "second"):
+        events.handles("Numbered", name=name)(handler(name))
+    store: Any = DyingStore(open_store(place), die["commit"], die["ack"])
+    with PubSub(f"file:{folder}") as pubsub:
+        subscription = pubsub.subscription("worker")
+        with Dispatcher(subscription, events, store=store, batch=7):
             wait_until(lambda: not subscription.metrics().result().backlog_messages)
 
 
@@ -103,4 +126,4 @@ def number(place: str, block: str) -> None:
 
 
 if __name__ == "__main__":
-    {"crash": crash, "race": race, "number": number}[sys.argv[1]](*sys.argv[2:])
+    {"crash": crash, "dispatch": dispatch, "race": race, "number": number}[sys.argv[1]](*sys.argv[2:])
