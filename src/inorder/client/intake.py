@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat, starmap
 from operator import itemgetter
 from typing import Final, TypeAlias, TypeVar
@@ -79,6 +80,7 @@ class Intake:
         self._nacks: deque[tuple[int, Pending[None]]] = deque()
         self._ended: deque[int] = deque()  # leases; their handlers have
         self._flush_asked = False
+        self._collecting = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
         self._flush_later: Callable[[], None] | None = None
         self._timer: Timer | None = None
@@ -126,6 +128,25 @@ class Intake:
         if self._terms.options is not self._options:
             self._follow()
         return message._lease in self._held
+
+    def held(self, messages: Iterable[Message]) -> list[Message]:
+        """Those of messages that were given out whose leases are still ours."""
+        if self._terms.options is not self._options:
+            self._follow()
+        ours = self._held
+        return [message for message in messages if message._lease in ours]
+
+    def keep(self, messages: Iterable[Message]) -> bool:
+        """Ask the broker to keep the leases of messages that were given out; whether all of them are still ours.
+
+        Where `holds` says what is known here, this is what the broker knows: for a moment before which there must
+        be no doubt. If it cannot be asked, the answer is no.
+        """
+        try:
+            return not self._extend([message._lease for message in messages], self._deadline_seconds)
+        except InorderError as error:
+            _log.warning("leases could not be extended: %s", error)
+            return False
 
     def begin(self, message: Message) -> bool:
         """Whether a message that was given out may be handled."""
@@ -203,13 +224,6 @@ class Intake:
         if not self._flush_asked:
             self._flush_soon()
 
-    def ack_together(self, messages: Iterable[Message]) -> Pending[list[None]]:
-        """Ack many in one go, whatever else is done with answers."""
-        self._flush_asked = True  # by whoever acks now: not before all have
-        answers = [message.ack() for message in messages]
-        self.flush()
-        return Pending.all([answer for answer in answers if not answer.done() or answer.exception()])
-
     def nack(self, lease: int, answer: Pending[None]) -> None:
         self._nacks.append((lease, answer))
         self._flush_soon()
@@ -225,7 +239,19 @@ class Intake:
                 self._look_after(lease)
         return Pending.of(None)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send the answers that are given meanwhile at the end, in one call to the broker."""
+        self._collecting = True
+        try:
+            yield
+        finally:
+            self._collecting = False
+            self.flush()
+
     def _flush_soon(self) -> None:
+        if self._collecting:
+            return
         if self._flush_later is None:
             self.flush()
         elif not self._flush_asked:
@@ -428,9 +454,8 @@ class Intake:
         until_us = self._clock.now_us() + round(seconds * MICROSECONDS)
         with self._lock:
             self._let_go(over)
-            for lease in leases:
-                if lease in self._held:
-                    self._until_us[lease] = until_us
+            ours = self._held
+            self._until_us.update({lease: until_us for lease in leases if lease in ours})
         return over
 
     def _let_go(self, leases: Iterable[int]) -> bool:
@@ -439,9 +464,12 @@ class Intake:
         self._held_bytes -= sum(map(_size, gone))
         if not self._until_us and not self._left:
             return False
-        passed_on = False
         for lease in map(_lease, gone):
             self._until_us.pop(lease, None)
+        if not self._left:
+            return False
+        passed_on = False
+        for lease in map(_lease, gone):
             if lease in self._left and lease not in self._nacking:
                 self._pass_on(self._left.pop(lease))
                 passed_on = True

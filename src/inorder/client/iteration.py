@@ -63,9 +63,28 @@ class Iteration(ABC):
         """Whether the lease of a message that the loop has got is still ours."""
         return self._intake.holds(message)
 
-    def ack(self, messages: Sequence[Message]) -> Pending[list[None]]:
-        """Ack many messages that the loop has got, in one go."""
-        return self._intake.ack_together(messages)
+    def held(self, messages: Iterable[Message]) -> list[Message]:
+        """Those of messages that the loop has got whose leases are still ours."""
+        return self._intake.held(messages)
+
+    def keep(self, messages: Iterable[Message]) -> bool:
+        """Extend the leases of messages that the loop has got; whether the broker says that all are still ours."""
+        return self._intake.keep(messages)
+
+    def answer(self, done: Iterable[Message], failed: Iterable[Message]) -> list[Pending[None]]:
+        """Ack and nack messages, all of them in one call to the broker; returns the answers to the acks."""
+        with self._intake.together():
+            for message in failed:
+                message.nack()
+            return [message.ack() for message in done]
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Return messages that nobody has begun: they come again at once, and have not failed."""
+        self._intake.give_back(messages)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     def leave(self) -> None:
         """The loop is over. Whoever left it in the middle may still answer the messages of that moment."""

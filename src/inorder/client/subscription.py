@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -234,12 +234,35 @@ class Batches:
             self._iteration.poke()
 
     def holds(self, message: Message) -> bool:
-        """Whether the lease of a message of the list at hand is still ours. If not, somebody else has got it."""
+        """Whether the lease of a message of the list at hand is still ours, as far as is known here."""
         return self._iteration is not None and self._iteration.holds(message)
 
-    def ack(self, messages: Sequence[Message]) -> Pending[list[None]]:
+    def held(self, messages: Iterable[Message]) -> list[Message]:
+        """Those of the list at hand for which `holds` is true."""
+        return [] if self._iteration is None else self._iteration.held(messages)
+
+    def keep(self, messages: Iterable[Message]) -> bool:
+        """Extend the leases of messages of the list at hand; whether the broker says that all are still ours."""
+        return self._iteration is not None and self._iteration.keep(messages)
+
+    def ack(self, messages: Iterable[Message]) -> Pending[list[None]]:
         """Ack messages of the list at hand in one go: much faster than one by one."""
-        return Pending.of([]) if self._iteration is None else self._iteration.ack(messages)
+        answers = self.answer(messages)
+        return Pending.all([answer for answer in answers if not answer.done() or answer.exception()])
+
+    def answer(self, done: Iterable[Message] = (), failed: Iterable[Message] = ()) -> list[Pending[None]]:
+        """Ack and nack messages of the list at hand, in one call to the broker; returns the answers to the acks."""
+        return [] if self._iteration is None else self._iteration.answer(done, failed)
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Return messages of the list at hand that nobody has begun: they come again at once, and have not failed."""
+        if self._iteration is not None:
+            self._iteration.give_back(messages)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the list at hand is the last one."""
+        return self._closed or (self._iteration is not None and self._iteration.ended)
 
     def close(self) -> None:
         """End the loop when it asks for the next list."""

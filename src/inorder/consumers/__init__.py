@@ -1,7 +1,9 @@
 """The ordering patterns behind a subscription, with their state in a database."""
 
-from inorder.consumers.consumer import Applied, Consumer
+from inorder.consumers.consumer import Consumer
 from inorder.consumers.cut_over import MovingTopic
+from inorder.consumers.dispatching import Dispatcher
+from inorder.consumers.events import Applied
 from inorder.consumers.forwarder import Forwarder
 from inorder.consumers.forwarding import (
     Origin,
@@ -12,6 +14,7 @@ from inorder.consumers.forwarding import (
     origin_of,
     read_forwarded,
 )
+from inorder.consumers.sequences import Sequences
 from inorder.consumers.shadow import Difference, Shadow
 from inorder.consumers.sql_store import SqlStore
 from inorder.consumers.sqlite_store import SqliteStore
@@ -22,11 +25,13 @@ __all__ = [
     "Conflict",
     "Consumer",
     "Difference",
+    "Dispatcher",
     "Forwarder",
     "MovingTopic",
     "Origin",
     "Progress",
     "Refused",
+    "Sequences",
     "Shadow",
     "SqlStore",
     "SqliteStore",

@@ -1,35 +1,36 @@
 """Runs a pattern behind a subscription, its state beside the effect: both are in the database, or neither is.
 
-A batch of messages is one transaction: read the states of their keys, take the step, let the handler write what
-the step lets through, write the states, commit; then the messages are acked. A crash in between has changed
-nothing, and the messages come again. What is parked is in the state, so its message is acked too.
+A list of messages is one transaction: read the states of their keys, take the step, let the handler write what the
+step lets through, write the states, ask the broker whether the messages are still ours, commit; then they are acked.
+A crash in between has changed nothing, and the messages come again. What is parked is in the state, so its message is
+acked too.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from inorder.client.subscription import Batches, Subscription
-from inorder.clock import MICROSECONDS, Timer
-from inorder.consumers.store import Change, Conflict, States, Store, Stored
-from inorder.errors import FailedPrecondition, InorderError, InvalidArgument, InvalidEvent
+from inorder.client.subscription import Subscription
+from inorder.clock import MICROSECONDS
+from inorder.consumers.events import Applied, Read, applied, event_of, message_id_of, quarantine_row, unread
+from inorder.consumers.store import Change, Conflict, Connection, States, Store, Stored
+from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Worker, trouble_of
+from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.message import Message
-from inorder.options import check_whole
-from inorder.patterns.step import APPLIED, GAP, QUARANTINED, RETRY, Batch, Fate, Missing, Pattern, Step, check_event
+from inorder.options import SubscriptionOptions
+from inorder.patterns.step import APPLIED, GAP, QUARANTINED, RETRY, Batch, Event, Missing, Outcome, Pattern
 
 S = TypeVar("S")
 
-TRIES = 10  # of a transaction that others were faster than
-WAIT_US = MICROSECONDS  # before the store is asked again after an error
-NEVER_US = 2**62
+LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
 
-_log = logging.getLogger(__name__)
+MAX_KNOWN = 10_000  # states that are remembered decoded
+MAX_KNOWN_BYTES = 500
+
+Apply = Callable[[Applied, Any], object]
+OnGap = Callable[[Missing, Any], object]
+Arrival = tuple[Event, Message]
 
 
 class StoredPattern(Pattern[S], Protocol[S]):
@@ -40,46 +41,41 @@ class StoredPattern(Pattern[S], Protocol[S]):
     def load(self, data: bytes) -> S: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """An event to apply: what was read of it, and the message it came in, perhaps long ago."""
+class _Known(Generic[S]):
+    """States by the bytes that they are stored as: what was written a moment ago need not be decoded when it is read.
 
-    key: str
-    fields: tuple[Any, ...]  # what `read` returned; the first is the key
-    fate: Fate  # "released", or "late" if its turn was over and the policy lets it through
-    message_id: str
-    data: bytes
-    attributes: Mapping[str, str]
+    That a state is still the same is seen by its bytes, so there is nothing to keep up to date. Not thread-safe.
+    """
 
-    def json(self) -> Any:
-        """The data, read as JSON."""
-        return json.loads(self.data)
+    def __init__(self, pattern: StoredPattern[S]) -> None:
+        self._pattern = pattern
+        self._states: dict[bytes, S] = {}
 
+    def load(self, stored: bytes) -> S:
+        data = bytes(stored)  # a driver may have its own kind of bytes
+        state = self._states.get(data)
+        return self._pattern.load(data) if state is None else state
 
-class _Envelope(NamedTuple):
-    """What is kept of a message while its event is parked: the last field of the event, in plain values."""
-
-    message_id: str
-    data: bytes
-    attributes: dict[str, str]
-
-
-Read = Callable[[Message], tuple[Any, ...]]
-Apply = Callable[[Applied, Any], object]
-OnGap = Callable[[Missing, Any], object]
-OnError = Callable[[BaseException, Sequence[Message]], object]
+    def dump(self, state: S) -> bytes:
+        data = self._pattern.dump(state)
+        if len(data) <= MAX_KNOWN_BYTES:
+            if len(self._states) >= MAX_KNOWN:
+                self._states.clear()
+            self._states[data] = state
+        return data
 
 
-class Consumer(Generic[S]):
+class Consumer(Worker, Generic[S]):
     """A pattern at work. `open` starts it in a thread of its own, `close` ends it; or use it as `with consumer:`.
 
     `read` makes an event of a message: a tuple, the key first, then what the pattern reads. `apply(event, connection)`
     is called, in order, for what the pattern lets through, within the transaction: what it writes there is
     committed together with the state, once, whatever is delivered twice. A message that `read` refuses, or that
     the pattern quarantines, goes to the table `inorder_quarantine`. If `apply` raises, the messages it failed
-    for come again by the subscription's rules, and the others of the batch are not held up.
+    for come again by the subscription's rules, and the others of the list are not held up.
 
-    Several consumers of one `name` may run at once, in any number of processes.
+    `on_gap(missing, connection)` is called in the transaction that gives numbers up, `on_error(error, messages)` for
+    everything that goes wrong. Several consumers of one `name` may run at once, in any number of processes.
     """
 
     def __init__(
@@ -95,237 +91,187 @@ class Consumer(Generic[S]):
         on_gap: OnGap | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        check_whole("batch", batch)
+        super().__init__(subscription, store, name=name, batch=batch, on_error=on_error)
         for what, function in (("read", read), ("apply", apply)):
             if not callable(function):
                 raise InvalidArgument(f"{what}: something to call, not {function!r}")
-        self.name = subscription.name if name is None else name
-        self._subscription = subscription
-        self._clock = subscription.clock
+        options = subscription.metadata().result().options
+        refuse_livelock(subscription.name, options, pattern)
+        self._ordered = options.enable_message_ordering
         self._pattern = pattern
-        self._store = store
+        self._known = _Known(pattern)
+        self._fields: int = getattr(pattern, "FIELDS", 1)
         self._read = read
         self._apply = apply
         self._on_gap = on_gap
-        self._on_error = on_error
-        self._batch = batch
-        self._batches: Batches | None = None
-        self._thread: threading.Thread | None = None
-        self._timer: Timer | None = None
-        self._timer_us = NEVER_US
-        self._wake_us = 0  # when to look into the store for what is due
-        refuse_livelock(subscription, pattern)
-
-    # -- life --------------------------------------------------------------------------------------
-
-    def open(self) -> Consumer[S]:
-        if self._thread is not None:
-            raise FailedPrecondition(f"consumer {self.name!r} is open already")
-        self._batches = self._subscription.batches(self._batch)
-        self._thread = threading.Thread(target=self._run, args=(self._batches,), name="inorder-consumer", daemon=True)
-        self._thread.start()
-        return self
-
-    def close(self) -> None:
-        """Finish the transaction at hand, give back what is not begun, and wait for that."""
-        thread, self._thread = self._thread, None
-        if thread is None or self._batches is None:
-            return
-        self._batches.close()
-        if thread is not threading.current_thread():
-            thread.join()
-
-    def __enter__(self) -> Consumer[S]:
-        return self if self._thread is not None else self.open()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _run(self, batches: Batches) -> None:
-        try:
-            batches.poke()  # what was parked before we came may be due
-            for messages in batches:
-                if messages:
-                    self.handle(messages, batches.holds)
-                self._keep_time(batches)
-        except InorderError as error:  # the broker does not know us any more
-            self._tell(error, [])
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-
-    def _keep_time(self, batches: Batches) -> None:
-        """Do what is due, and come back when more is."""
-        try:
-            if self._wake_us <= self._clock.now_us():
-                self.wake_up()
-        except Exception as error:  # the database, for example: then later
-            self._tell(error, [])
-            self._wake_us = self._clock.now_us() + WAIT_US
-        if self._wake_us != self._timer_us:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_us = self._wake_us
-            self._timer = self._clock.call_at(self._wake_us, batches.poke) if self._wake_us < NEVER_US else None
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def handle(self, messages: Sequence[Message], holds: Callable[[Message], bool]) -> None:
-        """Take messages through the pattern and answer them. What fails is tried alone, so that others go on."""
-        try:
-            self._handle(messages, holds)
-        except Exception as error:
-            if len(messages) == 1:
-                messages[0].nack()
-                self._tell(error, messages)
-                return
-            for message in messages:
-                self.handle([message], holds)
-
-    def _handle(self, messages: Sequence[Message], holds: Callable[[Message], bool]) -> None:
-        for left in reversed(range(TRIES)):
-            ours = [message for message in messages if holds(message)]  # another one will do the rest
-            try:
-                again = self._transact(ours, holds)
-            except Conflict:
-                if not left:
-                    raise
-            else:
-                for message in ours:
-                    message.nack() if message.id in again else message.ack()
-                return
-
-    def _transact(self, messages: Sequence[Message], holds: Callable[[Message], bool]) -> set[str]:
-        """The ids of those that were not taken, and must come again."""
+    def take(self, messages: Sequence[Message], run: Run) -> Answers:
+        """One transaction for all of them."""
         now_us = self._clock.now_us()
         with self._store.transaction() as connection:
             states = States(connection, self.name)
-            events, fences = self._events(messages, states, now_us)
+            arrivals = self._arrivals(messages, states, now_us)
+            fences = self._fences(arrivals)
             stored = states.load(fences.keys())
+            deliverer = messages[0].ack_id.rpartition("-")[0]
+            overtaken = _overtaken(stored, fences, deliverer)
+            events = [event for event, _ in arrivals if event[0] not in overtaken]
             batch = self._step(stored, events, states, now_us)
-            self._take_effect(batch.emit, connection.raw, states, now_us)
-            states.save(
-                {
-                    key: Change(
-                        stored[key].version if key in stored else None,
-                        fences[key],
-                        None if state is None else self._pattern.dump(state),
-                        batch.wakes.get(key),
-                    )
-                    for key, state in batch.states.items()
-                }
-            )
-            if not all(map(holds, messages)):  # a lease was lost on the way: whoever has got it now is to do it
+            self._take_effect(batch.emit, connection, states, now_us)
+            states.save(self._changes(batch, stored, fences, deliverer))
+            if not run.keep(messages):  # a lease was lost on the way: whoever has got it now is to do it
                 raise Conflict(self.name, fences.keys())
-        self._wake_us = min([self._wake_us, *batch.wakes.values()])
-        return {_envelope(event).message_id for fate, event in batch.emit if fate == RETRY}
+        run.look_by(min(batch.wakes.values(), default=now_us + LOOK_US))
+        again = {message_id_of(event) for fate, event in batch.emit if fate == RETRY}
+        not_ours = {message.id for event, message in arrivals if overtaken and event[0] in overtaken}
+        return _answers(messages, again, not_ours)
 
-    def _events(
-        self, messages: Sequence[Message], states: States, now_us: int
-    ) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
-        """The events of messages, and for each key the number of its newest delivery."""
-        events: list[tuple[Any, ...]] = []
-        fences: dict[str, int] = {}
+    def _arrivals(self, messages: Sequence[Message], states: States, now_us: int) -> list[Arrival]:
+        """The messages that can be read; others are put into quarantine."""
+        arrivals = []
         for message in messages:
-            envelope = _Envelope(message.id, message.data, message.attributes)
             try:
-                event = (*self._read(message), tuple(envelope))
-                check_event(event, 2)
+                arrivals.append((event_of(message, self._read, self._fields), message))
             except Exception as error:
-                _quarantine(states, message.ordering_key or "", envelope, f"cannot be read: {error}", now_us)
-                continue
-            events.append(event)
-            fences[event[0]] = max(fences.get(event[0], 0), message.fencing_token)
-        return events, fences
+                states.quarantine(quarantine_row(unread(message), f"cannot be read: {error}", now_us))
+        return arrivals
 
-    def _step(
-        self, stored: Mapping[str, Stored], events: list[tuple[Any, ...]], states: States, now_us: int
-    ) -> Batch[S]:
+    def _fences(self, arrivals: Iterable[Arrival]) -> dict[str, int]:
+        """For each key, the number of its newest delivery; 0 where several may be out at once, and none is old."""
+        if not self._ordered:
+            return {event[0]: 0 for event, _ in arrivals}
+        fences: dict[str, int] = {}
+        for event, message in arrivals:
+            key = event[0]
+            fence = message.fencing_token if message.ordering_key == key else 0
+            fences[key] = max(fences.get(key, 0), fence)
+        return fences
+
+    def _step(self, stored: Mapping[str, Stored], events: list[Event], states: States, now_us: int) -> Batch[S]:
         """What the pattern says to all events that it can read."""
-        known = {key: self._pattern.load(row.state) for key, row in stored.items()}
+        known = {key: self._known.load(row.state) for key, row in stored.items()}
         while True:
             try:
                 return self._pattern.on_messages(known, events, now_us)
             except InvalidEvent as error:
-                _quarantine(states, error.event[0], _envelope(error.event), f"cannot be read: {error}", now_us)
-                events = [event for event in events if event is not error.event]
+                readable = [event for event in events if event is not error.event]
+                if len(readable) == len(events):
+                    raise
+                states.quarantine(quarantine_row(error.event, f"cannot be read: {error}", now_us))
+                events = readable
 
-    def _take_effect(self, emitted: Iterable[tuple[Fate, Any]], raw: Any, states: States, now_us: int) -> None:
+    def _take_effect(self, emitted: Iterable[Outcome], connection: Connection, states: States, now_us: int) -> None:
         for fate, event in emitted:
             if fate in APPLIED:
-                envelope = _envelope(event)
-                self._apply(Applied(event[0], event[:-1], fate, *envelope), raw)
+                try:
+                    self._apply(applied(fate, event), connection.raw)
+                except Exception as error:  # the event may have been parked, and its message be another one
+                    error.add_note(f"while message {message_id_of(event)} of {event[0]!r} was applied")
+                    raise
             elif fate == QUARANTINED:
-                _quarantine(states, event[0], _envelope(event), "quarantined by the pattern", now_us)
+                states.quarantine(quarantine_row(event, "quarantined by the pattern", now_us))
             elif fate == GAP and self._on_gap is not None:
-                self._on_gap(event, raw)
+                self._on_gap(event, connection.raw)
+
+    def _changes(
+        self, batch: Batch[S], stored: Mapping[str, Stored], fences: Mapping[str, int], deliverer: str
+    ) -> dict[str, Change]:
+        changes = {}
+        for key, state in batch.states.items():
+            row = stored.get(key)
+            fence = fences[key]
+            if row is not None and row.deliverer == deliverer:
+                fence = max(fence, row.fence)
+            changes[key] = Change(
+                None if row is None else row.version,
+                deliverer,
+                fence,
+                None if state is None else self._known.dump(state),
+                batch.wakes.get(key),
+            )
+        return changes
 
     # -- time --------------------------------------------------------------------------------------
 
-    def wake_up(self) -> None:
+    def look(self, run: Run) -> int:
         """Do what has fallen due without a message, such as giving up a gap."""
-        while True:
+        now_us = self._clock.now_us()
+        all_well = True
+        after = (-1, "")
+        while not run.closed:
             with self._store.transaction() as connection:
                 states = States(connection, self.name)
-                due = states.due(self._clock.now_us(), self._batch)
-                next_us = states.next_wake_us()
+                due = states.due(now_us, after, self._batch)
+                next_us = states.next_wake_us(now_us)
             if not due:
-                self._wake_us = NEVER_US if next_us is None else next_us
-                return
-            for key in due:
-                with suppress(Conflict):  # somebody else was faster
-                    self._wake(key)
+                soon_us = now_us + (LOOK_US if all_well else WAIT_US)
+                return soon_us if next_us is None else min(next_us, soon_us)
+            after = due[-1]
+            all_well &= self._wake([key for _, key in due], run)
+        return now_us
 
-    def _wake(self, key: str) -> None:
+    def _wake(self, keys: Sequence[str], run: Run) -> bool:
+        """Wake keys up in one transaction, or, if that fails, in halves: one that fails holds no other up."""
+        for left in reversed(range(TRIES)):
+            try:
+                self._wake_at_once(keys)
+            except Exception as error:
+                trouble = trouble_of(self._store, error)
+                if trouble == "wait":
+                    raise
+                if trouble == "again" and left:
+                    continue
+                if len(keys) > 1:
+                    half = len(keys) // 2
+                    return self._wake(keys[:half], run) & self._wake(keys[half:], run)
+                self.tell(error)
+                return False
+            return True
+        return False
+
+    def _wake_at_once(self, keys: Sequence[str]) -> None:
         now_us = self._clock.now_us()
         with self._store.transaction() as connection:
             states = States(connection, self.name)
-            row = states.load([key]).get(key)
-            if row is None:
-                return
-            step: Step[S] = self._pattern.on_timer(self._pattern.load(row.state), now_us)
-            self._take_effect(step.emit, connection.raw, states, now_us)
-            state = None if step.state is None else self._pattern.dump(step.state)
-            states.save({key: Change(row.version, row.fence, state, step.wake_at_us)})
-
-    def _tell(self, error: BaseException, messages: Sequence[Message]) -> None:
-        if self._on_error is None:
-            _log.error("consumer %r: %s", self.name, error, exc_info=error)
-            return
-        try:
-            self._on_error(error, messages)
-        except Exception:
-            _log.exception("the error handler of consumer %r failed", self.name)
+            changes = {}
+            for key, row in states.load(keys).items():
+                step = self._pattern.on_timer(self._known.load(row.state), now_us)
+                self._take_effect(step.emit, connection, states, now_us)
+                state = None if step.state is None else self._known.dump(step.state)
+                changes[key] = Change(row.version, row.deliverer, row.fence, state, step.wake_at_us)
+            states.save(changes)
 
 
-def _envelope(event: tuple[Any, ...]) -> _Envelope:
-    return _Envelope(*event[-1])
+def _overtaken(stored: Mapping[str, Stored], fences: Mapping[str, int], deliverer: str) -> set[str]:
+    """The keys of which a newer delivery than ours was written: ours is over, whatever we were told."""
+    return {key for key, row in stored.items() if row.deliverer == deliverer and 0 < fences[key] < row.fence}
 
 
-def _quarantine(states: States, key: str, envelope: _Envelope, reason: str, now_us: int) -> None:
-    states.quarantine(
-        {
-            "message_id": envelope.message_id,
-            "entity": key,
-            "reason": reason,
-            "since_us": now_us,
-            "data": envelope.data,
-            "attributes": json.dumps(envelope.attributes),
-        }
+def _answers(messages: Sequence[Message], again: set[str], not_ours: set[str]) -> Answers:
+    if not again and not not_ours:
+        return Answers(messages)
+    ours = [message for message in messages if message.id not in not_ours]
+    return Answers(
+        [message for message in ours if message.id not in again],
+        [message for message in ours if message.id in again],
     )
 
 
-def refuse_livelock(subscription: Subscription, pattern: object) -> None:
-    """Refuse a pattern that sends messages back, behind a subscription that keeps each key in order.
-
-    The message that is sent back blocks its key, and the one that it waits for may stand behind it, for ever.
-    """
+def refuse_livelock(subscription: str, options: SubscriptionOptions, pattern: object) -> None:
+    """Refuse a pattern that sends messages back, where what they wait for may never get its turn."""
     if not getattr(pattern, "may_retry", False):
         return
-    options = subscription.metadata().result().options
     if options.enable_message_ordering:
-        raise InvalidArgument(
-            f"{type(pattern).__name__}: it may send a message back until another one has come, but subscription "
-            f"{subscription.name!r} keeps keys in order, so that one may wait behind it for ever; park what comes "
-            'early (future="park", when_full="gap"), or subscribe without enable_message_ordering'
-        )
+        problem = "keeps keys in order, so that one may wait behind it for ever"
+        remedy = "subscribe without enable_message_ordering"
+    elif options.retry_policy is None or not options.retry_policy.minimum_backoff:
+        problem = "delivers what came back before all that was never out, so that one may never get its turn"
+        remedy = "give the subscription a retry_policy with a backoff, so that others go first"
+    else:
+        return
+    raise InvalidArgument(
+        f"{type(pattern).__name__}: it may send a message back until another one has come, but subscription "
+        f'{subscription!r} {problem}; park what comes early (future="park", when_full="gap"), or {remedy}'
+    )

@@ -248,7 +248,7 @@ class MovingTopic:
     def _remember(self, key: str) -> None:
         if self._store is not None:
             with self._store.transaction() as connection:
-                States(connection, self._name).save({key: Change(None, 0, b"switched", None)})
+                States(connection, self._name).save({key: Change(None, "", 0, b"switched", None)})
 
     def _hold(self, held: _Held) -> Pending[str]:
         if len(self._held) >= self._max_held:

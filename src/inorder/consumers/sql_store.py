@@ -1,21 +1,29 @@
-"""Any database that SQLAlchemy knows and that has `ON CONFLICT`: PostgreSQL above all.
+"""PostgreSQL, or a file of SQLite, through SQLAlchemy: for handlers that speak it.
 
 SQLAlchemy is an extra, `inorder[sql]`, and is imported when a store is opened.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from inorder.consumers.store import TABLES, Connection, Row, Values
-from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.consumers.sqlite_store import not_there
+from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values
+from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 BYTES = {"postgresql": "BYTEA", "sqlite": "BLOB"}
+
+# Classes of PostgreSQL's SQLSTATE. Serialization and deadlock; a row that somebody has locked:
+_AGAIN = ("40001", "40P01", "55P03")
+# no connection; no room, memory or connections left; shutting down; errors of its machine.
+_NOT_THERE = ("08", "53", "57P", "58")
 
 
 class SqlStore:
@@ -31,29 +39,77 @@ class SqlStore:
             raise FailedPrecondition("SqlStore needs SQLAlchemy: pip install 'inorder[sql]'") from None
         self._sql = sqlalchemy
         self._own = isinstance(database, str)
-        self._engine = sqlalchemy.create_engine(database) if isinstance(database, str) else database
-        dialect = self._engine.dialect.name
-        if dialect not in BYTES:
-            raise InvalidArgument(f"database: one of {', '.join(BYTES)}, not {dialect!r}")
-        with self._engine.begin() as connection:
-            if dialect == "postgresql":  # two that create a table at once trip over each other
-                connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(hashtext('inorder'))"))
+        self._closed = False
+        self._process = os.getpid()
+        self._here = threading.local()  # the connection of the transaction that this thread is in
+        # A connection that the server has ended meanwhile is noticed before it is used.
+        self._engine = sqlalchemy.create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
+        self._dialect = self._engine.dialect.name
+        if self._dialect not in BYTES:
+            raise InvalidArgument(f"database: one of {', '.join(BYTES)}, not {self._dialect!r}")
+        with self.transaction() as connection:
+            if self._dialect == "postgresql":  # two that create a table at once trip over each other
+                connection.query("SELECT pg_advisory_xact_lock(hashtext('inorder'))", {})
             for table in TABLES:
-                connection.execute(sqlalchemy.text(table.format(bytes=BYTES[dialect])))
+                clustered = "WITHOUT ROWID" if self._dialect == "sqlite" else ""
+                connection.raw.exec_driver_sql(table.format(bytes=BYTES[self._dialect], clustered=clustered))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        with self._engine.begin() as connection:
-            yield _SqlConnection(connection, self._sql)
+        if self._process != os.getpid():
+            raise FailedPrecondition("this store was opened before a fork; open another one in this process")
+        if self._closed:
+            raise Closed("this store is closed")
+        if self.in_transaction():
+            raise FailedPrecondition("a transaction of this thread is under way: use its connection")
+        with self._engine.connect() as connection:
+            self._here.connection = connection
+            try:
+                with connection.begin():
+                    if self._dialect == "sqlite":  # or what is read may have changed before it is written
+                        connection.exec_driver_sql("BEGIN IMMEDIATE")
+                    yield self._wrapped(connection)
+            finally:
+                self._here.connection = None
+                if self._closed and self._own:  # meanwhile, and there is no pool any more that would do so
+                    connection.invalidate()
+
+    def within(self, raw: Any) -> Connection:
+        """Also in a transaction of your own, on whatever connection to the same database."""
+        if not isinstance(raw, self._sql.Connection) or not raw.in_transaction():
+            raise InvalidArgument(f"connection: a sqlalchemy.Connection in a transaction, not {raw!r}")
+        return self._wrapped(raw)
+
+    def in_transaction(self) -> bool:
+        return getattr(self._here, "connection", None) is not None
+
+    def _wrapped(self, raw: Any) -> Connection:
+        return _SqlConnection(raw, self._sql, self._dialect == "postgresql")
+
+    def trouble(self, error: BaseException) -> Trouble | None:
+        errors = self._sql.exc
+        if isinstance(error, Closed | errors.TimeoutError):
+            return "wait"
+        if not isinstance(error, errors.DBAPIError):
+            return None
+        state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+        if state in _AGAIN:
+            return "again"
+        gone = error.connection_invalidated or (error.orig is not None and not_there(error.orig))
+        if state is None:  # it did not come from the server: so there is none
+            gone = gone or (self._dialect == "postgresql" and isinstance(error, errors.OperationalError))
+        return "wait" if gone or (state or "").startswith(_NOT_THERE) else None
 
     def close(self) -> None:
+        self._closed = True
         if self._own:
             self._engine.dispose()
 
 
 class _SqlConnection:
-    def __init__(self, raw: Any, sql: Any) -> None:
+    def __init__(self, raw: Any, sql: Any, locks_rows: bool) -> None:
         self.raw = raw
+        self.row_lock = "FOR UPDATE" if locks_rows else ""
         self._sql = sql
 
     def query(self, statement: str, values: Values) -> list[Row]:
@@ -65,4 +121,10 @@ class _SqlConnection:
         return self.raw.execute(text, {**values, "among": [*among]}).fetchall()  # type: ignore[no-any-return]
 
     def write(self, statement: str, rows: Sequence[Values]) -> int:
-        return self.raw.execute(self._sql.text(statement), list(rows)).rowcount  # type: ignore[no-any-return]
+        text = self._sql.text(statement)
+        if self.raw.dialect.supports_sane_multi_rowcount:
+            return self.raw.execute(text, list(rows)).rowcount  # type: ignore[no-any-return]
+        return sum(self.raw.execute(text, row).rowcount for row in rows)
+
+    def attempt(self) -> AbstractContextManager[None]:
+        return self.raw.begin_nested()  # type: ignore[no-any-return]

@@ -1,30 +1,33 @@
 """What consumers remember, in the database that their handlers write to, and in the same transaction.
 
-The statements are the same for every database; a `Store` knows how one of them is spoken to. Whoever writes a
-state says which version of it he has read: if that is not there any more, nothing is written.
+The statements are the same for every database; a `Store` knows how one of them is spoken to. What is read is locked
+until the transaction ends, if the database can do that. And whoever writes a state says which version of it he has
+read: if that is not there any more, nothing is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from inorder.errors import Aborted
 
 Row = Sequence[Any]
 Values = Mapping[str, Any]
+Trouble = Literal["again", "wait"]  # somebody was faster; the database is not there
 
 TABLES = (
     """CREATE TABLE IF NOT EXISTS inorder_states (
         consumer TEXT NOT NULL,
         entity TEXT NOT NULL,
         version BIGINT NOT NULL,
+        deliverer TEXT NOT NULL,
         fence BIGINT NOT NULL,
         state {bytes} NOT NULL,
         wake_at_us BIGINT,
         PRIMARY KEY (consumer, entity)
-    )""",
+    ) {clustered}""",
     "CREATE INDEX IF NOT EXISTS inorder_wakes ON inorder_states (consumer, wake_at_us) WHERE wake_at_us IS NOT NULL",
     """CREATE TABLE IF NOT EXISTS inorder_quarantine (
         consumer TEXT NOT NULL,
@@ -36,11 +39,24 @@ TABLES = (
         attributes TEXT NOT NULL,
         PRIMARY KEY (consumer, message_id)
     )""",
+    """CREATE TABLE IF NOT EXISTS inorder_marks (
+        consumer TEXT NOT NULL,
+        message_id TEXT NOT NULL,
+        handler TEXT NOT NULL,
+        since_us BIGINT NOT NULL,
+        PRIMARY KEY (consumer, message_id, handler)
+    ) {clustered}""",
+    """CREATE TABLE IF NOT EXISTS inorder_sequences (
+        name TEXT NOT NULL,
+        entity TEXT NOT NULL,
+        upcoming BIGINT NOT NULL,
+        PRIMARY KEY (name, entity)
+    ) {clustered}""",
 )
 
 
 class Conflict(Aborted):
-    """Somebody else has written what was read before, or has a newer delivery: nothing was written."""
+    """Somebody else has written what was read before, or has got the message by now: nothing was written."""
 
     def __init__(self, consumer: str, entities: Collection[str]) -> None:
         shown = ", ".join(repr(entity) for entity in sorted(entities)[:3])
@@ -52,6 +68,7 @@ class Connection(Protocol):
     """One transaction. `raw` is the database's own connection, for the handlers."""
 
     raw: Any
+    row_lock: str  # what to write behind a query to lock what it finds
 
     def query(self, statement: str, values: Values) -> list[Row]: ...
 
@@ -61,12 +78,24 @@ class Connection(Protocol):
     def write(self, statement: str, rows: Sequence[Values]) -> int:
         """Once for each row; returns how many rows of the database that changed."""
 
+    def attempt(self) -> AbstractContextManager[None]:
+        """What is raised inside undoes what was written inside, and nothing else."""
+
 
 class Store(Protocol):
     """A database. Thread-safe."""
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """Commits at its end, unless something was raised. The tables are there."""
+
+    def within(self, raw: Any) -> Connection:
+        """A transaction that is under way, by the connection that handlers get."""
+
+    def in_transaction(self) -> bool:
+        """Whether this thread is in a transaction of this store."""
+
+    def trouble(self, error: BaseException) -> Trouble | None:
+        """What to do about an error of the database that is nobody's fault; None: it is somebody's."""
 
     def close(self) -> None: ...
 
@@ -75,6 +104,7 @@ class Stored(NamedTuple):
     """What is known of an entity."""
 
     version: int
+    deliverer: str
     fence: int
     state: bytes
 
@@ -83,6 +113,7 @@ class Change(NamedTuple):
     """What is to be known of it from now on."""
 
     before: int | None  # the version that was read; None if there was nothing
+    deliverer: str  # who gave the fence: a number means nothing beside that of another broker
     fence: int  # the number of the delivery for which it is written
     state: bytes | None  # None: forget it
     wake_at_us: int | None
@@ -96,28 +127,30 @@ class States:
         self._consumer = consumer
 
     def load(self, entities: Collection[str]) -> dict[str, Stored]:
+        """What is known of entities; they are locked, in one order, so that no two wait for each other."""
+        if not entities:
+            return {}
         rows = self._connection.query_in(
-            "SELECT entity, version, fence, state FROM inorder_states WHERE consumer = :consumer AND entity IN {among}",
+            f"""SELECT version, deliverer, fence, state, entity FROM inorder_states
+            WHERE consumer = :consumer AND entity IN {{among}} ORDER BY entity {self._connection.row_lock}""",
             {"consumer": self._consumer},
             entities,
         )
-        return {entity: Stored(version, fence, bytes(state)) for entity, version, fence, state in rows}
+        return {row[4]: Stored._make(row[:4]) for row in rows}
 
     def save(self, changes: Mapping[str, Change]) -> None:
         """Write them all, or raise `Conflict`; then the transaction must be given up."""
-        rows = [
-            self._row(*item) for item in sorted(changes.items())
-        ]  # in one order, so that no two wait for each other
+        rows = [self._row(*item) for item in sorted(changes.items())]
         new = [row for row in rows if row["before"] is None and row["state"] is not None]
         known = [row for row in rows if row["before"] is not None]
         written = self._write(
-            """INSERT INTO inorder_states (consumer, entity, version, fence, state, wake_at_us)
-            VALUES (:consumer, :entity, :version, :fence, :state, :wake_at_us) ON CONFLICT DO NOTHING""",
+            """INSERT INTO inorder_states (consumer, entity, version, deliverer, fence, state, wake_at_us)
+            VALUES (:consumer, :entity, :version, :deliverer, :fence, :state, :wake_at_us) ON CONFLICT DO NOTHING""",
             new,
         )
-        condition = "WHERE consumer = :consumer AND entity = :entity AND version = :before AND fence <= :fence"
+        condition = "WHERE consumer = :consumer AND entity = :entity AND version = :before"
         written += self._write(
-            f"""UPDATE inorder_states SET version = :version, fence = :fence, state = :state,
+            f"""UPDATE inorder_states SET version = :version, deliverer = :deliverer, fence = :fence, state = :state,
             wake_at_us = :wake_at_us {condition}""",
             [row for row in known if row["state"] is not None],
         )
@@ -128,27 +161,42 @@ class States:
             raise Conflict(self._consumer, changes.keys())
 
     def _row(self, entity: str, change: Change) -> dict[str, Any]:
-        # Not simply one more: an entity that was forgotten and came back must not have a version it had before.
-        version = max(change.fence, (change.before or 0) + 1)
-        return {"consumer": self._consumer, "entity": entity, "version": version, **change._asdict()}
+        return {
+            "consumer": self._consumer,
+            "entity": entity,
+            "version": (change.before or 0) + 1,
+            "before": change.before,
+            "deliverer": change.deliverer,
+            "fence": change.fence,
+            "state": change.state,
+            "wake_at_us": change.wake_at_us,
+        }
 
     def _write(self, statement: str, rows: Sequence[Values]) -> int:
         return self._connection.write(statement, rows) if rows else 0
 
-    def due(self, now_us: int, limit: int) -> list[str]:
-        """Entities whose time to wake up has come, the longest waiting first."""
+    def due(self, now_us: int, after: tuple[int, str], limit: int) -> list[tuple[int, str]]:
+        """When and who: entities whose time to wake up has come, in this order, those behind `after`."""
         rows = self._connection.query(
-            """SELECT entity FROM inorder_states WHERE consumer = :consumer AND wake_at_us <= :now_us
-            ORDER BY wake_at_us LIMIT :limit""",
-            {"consumer": self._consumer, "now_us": now_us, "limit": limit},
+            """SELECT wake_at_us, entity FROM inorder_states
+            WHERE consumer = :consumer AND wake_at_us <= :now_us
+            AND (wake_at_us > :wake_at_us OR wake_at_us = :wake_at_us AND entity > :entity)
+            ORDER BY wake_at_us, entity LIMIT :limit""",
+            {
+                "consumer": self._consumer,
+                "now_us": now_us,
+                "wake_at_us": after[0],
+                "entity": after[1],
+                "limit": limit,
+            },
         )
-        return [entity for (entity,) in rows]
+        return [(wake_at_us, entity) for wake_at_us, entity in rows]
 
-    def next_wake_us(self) -> int | None:
-        """When the next one is to wake up."""
+    def next_wake_us(self, now_us: int) -> int | None:
+        """When the next one is to wake up, after now."""
         rows = self._connection.query(
-            "SELECT MIN(wake_at_us) FROM inorder_states WHERE consumer = :consumer AND wake_at_us IS NOT NULL",
-            {"consumer": self._consumer},
+            "SELECT MIN(wake_at_us) FROM inorder_states WHERE consumer = :consumer AND wake_at_us > :now_us",
+            {"consumer": self._consumer, "now_us": now_us},
         )
         return rows[0][0]  # type: ignore[no-any-return]
 

@@ -50,6 +50,7 @@ class DeduplicateIds:
     max_age_seconds: float = DAY_SECONDS
 
     STATE: ClassVar = "deduplicate_ids/1"
+    FIELDS: ClassVar = 2
 
     def __post_init__(self) -> None:
         check_whole("max_ids", self.max_ids)
@@ -118,6 +119,7 @@ class DeduplicateSequences:
     too_old: TooOld = "drop"
 
     STATE: ClassVar = "deduplicate_sequences/1"
+    FIELDS: ClassVar = 3
 
     def __post_init__(self) -> None:
         check_whole("window", self.window)

@@ -11,6 +11,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from hashlib import sha256
+from types import NoneType
 from typing import Any, TypeVar
 
 from inorder.errors import ForeignState, InvalidArgument
@@ -28,7 +29,7 @@ def dump(name: str, state: tuple[Any, ...]) -> bytes:
 def load(name: str, data: bytes, make: Callable[..., S]) -> S:
     """The state that `dump` wrote under the same name, made of its fields."""
     try:
-        found, *fields = json.loads(data)
+        found, *fields = _decode(data.decode())
         if found == name:
             return make(*map(_unpacked, fields))
     except (ValueError, TypeError, KeyError) as error:
@@ -44,40 +45,56 @@ def digest(value: Any) -> str:
     return sha256(value if type(value) is bytes else _json(_packed(value))).hexdigest()[:DIGEST_DIGITS]
 
 
+_decode = json.JSONDecoder().decode  # both are made once, not with each call
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
 def _json(value: Any) -> bytes:
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return _encode(value).encode()
     except ValueError as error:  # NaN, or half of a surrogate pair
         raise InvalidArgument(f"not a plain value: {error}") from None
 
 
+_SCALARS = frozenset({NoneType, bool, int, float, str})
+
+
 def _packed(value: Any) -> Any:
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case bytes():
-            return {"b": b64encode(value).decode()}
-        case tuple():
-            return [_packed(one) for one in value]
-        case list():
-            return {"l": [_packed(one) for one in value]}
-        case dict():
-            if not all(type(key) is str for key in value):
-                raise InvalidArgument(f"not a plain value: a dict with keys that are not strings: {value!r}")
-            return {"d": [[key, _packed(value[key])] for key in sorted(value)]}
-    raise InvalidArgument(f"not a plain value: {type(value).__name__}, where bytes, text, numbers and the like may be")
+    kind = type(value)  # by exact type first: most of a state are numbers, and there are many states
+    if kind in _SCALARS:
+        return value
+    if kind is bytes:
+        return {"b": b64encode(value).decode()}
+    if isinstance(value, tuple):
+        return list(map(_packed, value))
+    if isinstance(value, list):
+        return {"l": list(map(_packed, value))}
+    if isinstance(value, dict):
+        if not all(type(key) is str for key in value):
+            raise InvalidArgument(f"not a plain value: a dict with keys that are not strings: {value!r}")
+        return {"d": [[key, _packed(value[key])] for key in sorted(value)]}
+    if isinstance(value, bytes):
+        return {"b": b64encode(value).decode()}
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise InvalidArgument(f"not a plain value: {kind.__name__}, where bytes, text, numbers and the like may be")
 
 
 def _unpacked(value: Any) -> Any:
+    kind = type(value)
+    if kind is list:
+        return tuple(map(_unpacked, value))
+    if kind is dict:
+        return _unmarked(value)
+    return value
+
+
+def _unmarked(value: dict[str, Any]) -> Any:
     match value:
-        case list():
-            return tuple(map(_unpacked, value))
         case {"b": data}:
             return b64decode(data, validate=True)
         case {"l": items}:
             return list(map(_unpacked, items))
         case {"d": items}:
             return {key: _unpacked(one) for key, one in items}
-        case dict():
-            raise ValueError(f"an unknown mark: {value}")
-    return value
+    raise ValueError(f"an unknown mark: {value}")

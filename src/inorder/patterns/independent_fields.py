@@ -53,6 +53,7 @@ class IndependentFields:
     _owner: Mapping[str, str] = field(init=False, repr=False, compare=False)
 
     STATE: ClassVar = "independent_fields/1"
+    FIELDS: ClassVar = 4
 
     def __post_init__(self) -> None:
         owner = _owners(self.owns)

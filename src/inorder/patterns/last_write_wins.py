@@ -74,6 +74,7 @@ class LastWriteWins:
     _retention_us: int | None = field(init=False, repr=False, compare=False)
 
     STATE: ClassVar = "last_write_wins/1"
+    FIELDS: ClassVar = 4
 
     def __post_init__(self) -> None:
         check_choice("stamps", self.stamps, Stamps)

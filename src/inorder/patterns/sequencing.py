@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from inorder.errors import DuplicateEvent, LateEvent, ProgressMissing
 from inorder.options import DEFAULT_PARKED, MAX_WHOLE, REMEMBERED_GAPS, WhenParkingFull, check_choice, check_whole
-from inorder.patterns.encoding import dump, load
-from inorder.patterns.parking import Line, Parking, Ranges, in_turn
+from inorder.patterns.encoding import load
+from inorder.patterns.parking import Line, Parking, Ranges, dump_line, in_turn
 from inorder.patterns.step import (
     DUPLICATE,
     LATE,
@@ -59,13 +59,14 @@ class Resequencer:
 
     initial: int | Initial = 1
     capacity: int = DEFAULT_PARKED
-    when_full: WhenParkingFull = "retry"
+    when_full: WhenParkingFull = "error"
     gap_timeout_seconds: float | None = None
     late: LatePolicy = "drop"
     duplicates: DuplicatePolicy = "drop"
     _parking: Parking = field(init=False, repr=False, compare=False)
 
     STATE: ClassVar = "sequencing/1"
+    FIELDS: ClassVar = 2
 
     def __post_init__(self) -> None:
         if isinstance(self.initial, str):
@@ -105,7 +106,7 @@ class Resequencer:
 
     def dump(self, state: Line) -> bytes:
         """The state as bytes, for a store; what is parked must consist of plain values."""
-        return dump(self.STATE, state)
+        return dump_line(self.STATE, state)
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""

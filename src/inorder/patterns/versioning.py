@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.options import DEFAULT_PARKED, MAX_WHOLE, WhenParkingFull, check_choice, check_flag, check_whole
-from inorder.patterns.encoding import dump, load
-from inorder.patterns.parking import Line, Parking, in_turn
+from inorder.patterns.encoding import load
+from inorder.patterns.parking import Line, Parking, dump_line, in_turn
 from inorder.patterns.step import (
     DUPLICATE,
     RELEASED,
@@ -64,6 +64,7 @@ class VersionGate:
     _parking: Parking = field(init=False, repr=False, compare=False)
 
     STATE: ClassVar = "versioning/1"
+    FIELDS: ClassVar = 2
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, VersionMode)
@@ -117,7 +118,7 @@ class VersionGate:
 
     def dump(self, state: Line) -> bytes:
         """The state as bytes, for a store; what is parked must consist of plain values."""
-        return dump(self.STATE, state)
+        return dump_line(self.STATE, state)
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""

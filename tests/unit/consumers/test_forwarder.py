@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -194,9 +195,9 @@ def test_a_consumer_at_the_target_drops_repetitions_also_across_the_switch(move:
         applied.append(event.data)
 
     pattern = VersionGate(mode="latest_only")
-    consumer = Consumer(move.reader, pattern, store=store, read=read_forwarded, apply=apply)
-    for message in move.reader.pull(10).result():
-        consumer.handle([message], lambda _: True)
+    with Consumer(move.reader, pattern, store=store, read=read_forwarded, apply=apply):
+        while move.reader.metrics().result().backlog_messages:
+            sleep(0.001)
     assert applied == [b"0", b"1", b"2", b"direct", b"direct"]
     store.close()
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from inorder.errors import DuplicateEvent, InvalidArgument, LateEvent, ParkingFull, ProgressMissing
 from inorder.options import REMEMBERED_GAPS
-from inorder.patterns.parking import Line
+from inorder.patterns.encoding import dump
+from inorder.patterns.parking import Line, dump_line
 from inorder.patterns.sequencing import Resequencer, Sequenced
 from inorder.patterns.step import (
     DUPLICATE,
@@ -443,3 +444,18 @@ def test_a_wrong_option_is_named_with_its_limit(options: dict[str, Any], sentenc
 def test_a_key_starts_at_a_whole_number(expected: Any) -> None:
     with pytest.raises(InvalidArgument, match="expected: a whole number of at least 0"):
         Resequencer().start(expected)
+
+
+@given(
+    st.integers(0, 2**63 - 1),
+    st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=3),
+    st.booleans(),
+    st.none() | st.integers(0, 2**60),
+)
+def test_a_line_is_written_the_same_way_on_both_ways(
+    expected: int, missed: list[tuple[int, int]], waits: bool, wake_at_us: int | None
+) -> None:
+    parked = ((expected + 2, 5, ("a", expected + 2, b"\x00", {"x": [1]})),) if waits else ()
+    line = Line(expected, parked, wake_at_us, tuple(missed))
+    assert dump_line("sequencing/1", line) == dump("sequencing/1", line)
+    assert Resequencer().load(Resequencer().dump(line)) == line

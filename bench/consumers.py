@@ -1,0 +1,159 @@
+"""Consumers with their state in SQLite, against a bare upsert of the same rows in batches of the same size.
+
+The bare one writes what ours writes, the row of each event and the state of each key, from a list in memory, by two
+statements and a commit, with a sync, per batch. It reads nothing and decides nothing. Ours has the messages from a
+broker, reads the states, takes the step, calls a handler that writes its rows one by one, and acks. The last line is
+against half of that work: the rows of the events alone, which is what a consumer does that trusts their order.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Event
+from time import perf_counter
+from typing import Any
+
+from bench.patterns import FAR
+from bench.report import Effort, Row, Table, Target, interleaved
+from bench.workload import PATIENCE_SECONDS, WrongResult, check_acked, random_pairs, split
+from inorder import Message, PubSub, QueueLimits
+from inorder.consumers import Applied, Consumer, SqliteStore
+from inorder.patterns import LastWriteWins, Resequencer, VersionGate
+
+KEYS = 1_000
+Tuple = tuple[Any, ...]  # key, number, data
+WANTED = Target(0.5)  # of the bare upsert: what the promise may cost
+
+CREATE = "CREATE TABLE rows (entity TEXT PRIMARY KEY, number INTEGER NOT NULL, data BLOB NOT NULL)"
+UPSERT = """INSERT INTO rows VALUES (?, ?, ?)
+    ON CONFLICT (entity) DO UPDATE SET number = excluded.number, data = excluded.data"""
+
+
+STATES = "CREATE TABLE states (entity TEXT PRIMARY KEY, version INTEGER NOT NULL, state BLOB NOT NULL) WITHOUT ROWID"
+UPSERT_STATE = """INSERT INTO states VALUES (?, ?, ?)
+    ON CONFLICT (entity) DO UPDATE SET version = excluded.version, state = excluded.state"""
+STATE = b'["last_write_wins/1",%d,"producer",false,"0123456789abcdef",1700000000000000]'
+
+
+def measure(effort: Effort) -> Iterator[Table]:
+    count = effort.of(10_000, 4_000)
+    for batch in (100, 1_000):
+        rows = []
+        for name, (make, disordered) in SUBJECTS.items():
+            events = _events(count, FAR // 10 if disordered else 0)
+            rates = interleaved(
+                {
+                    "ours": partial(_consumed, make, events, batch),
+                    "bare": partial(_upserted, events, batch, with_states=True),
+                    "rows": partial(_upserted, events, batch, with_states=False),
+                },
+                effort,
+            )
+            rows.append(Row(name, rates["ours"], rates["bare"], WANTED))
+            rows.append(Row(f"{name}, against the rows alone", rates["ours"], rates["rows"], WANTED))
+        yield Table(
+            f"Consumers with their state in SQLite: {count:,} events of {KEYS:,} keys, in batches of {batch:,}, "
+            "against a bare upsert",
+            "events/s",
+            rows,
+        )
+
+
+def _events(count: int, far: int) -> list[Tuple]:
+    """Key, number from 1, data; up to so many places from where they belong."""
+    numbers: dict[str, int] = {}
+    events: list[Tuple] = []
+    for key, data in random_pairs(count, KEYS):
+        numbers[key] = numbers.get(key, 0) + 1
+        events.append((key, numbers[key], data))
+    random = Random(count)
+    places = [(place + (random.randrange(far) if far else 0), place) for place in range(count)]
+    return [events[place] for _, place in sorted(places)]
+
+
+class Reader:
+    """Reads events, and tells when it has read the last one."""
+
+    def __init__(self, count: int, writes: bool) -> None:
+        self.left = count
+        self.writes = writes
+        self.done = Event()
+
+    def __call__(self, message: Message) -> Tuple:
+        self.left -= 1
+        if not self.left:
+            self.done.set()
+        key: Any = message.ordering_key
+        number = int(message.attributes["n"])
+        return (key, number, "producer", message.data) if self.writes else (key, number)
+
+
+def _apply(event: Applied, connection: sqlite3.Connection) -> None:
+    connection.execute(UPSERT, (event.key, event.fields[1], event.data))
+
+
+def _consumed(make: Callable[[], Any], events: Sequence[Tuple], batch: int) -> float:
+    """Events a second, from an open consumer to the last ack."""
+    pattern = make()
+    read = Reader(len(events), isinstance(pattern, LastWriteWins))
+    with TemporaryDirectory(prefix="inorder-bench-") as folder, PubSub("memory:") as pubsub:
+        topic = pubsub.topic("events").create().result()
+        unlimited = QueueLimits(max_messages=None, max_bytes=None)
+        subscription = topic.subscription("worker").create(queue_limits=unlimited).result()
+        topic.publish_many([Message(data, {"n": str(number)}, key) for key, number, data in events]).result()
+        with closing(SqliteStore(Path(folder, "store.db"))) as store:
+            with store.transaction() as connection:
+                connection.raw.execute(CREATE)
+            start = perf_counter()
+            with Consumer(subscription, pattern, store=store, read=read, apply=_apply, batch=batch):
+                if not read.done.wait(PATIENCE_SECONDS):
+                    raise WrongResult("events were lost")
+            elapsed = perf_counter() - start  # closed: the last transaction is committed, and answered
+            check_acked(subscription.metrics().result())
+            with store.transaction() as connection:
+                _check(connection.raw, events)
+    return len(events) / elapsed
+
+
+def _upserted(events: Sequence[Tuple], batch: int, *, with_states: bool) -> float:
+    with TemporaryDirectory(prefix="inorder-bench-") as folder:
+        connection = sqlite3.connect(Path(folder, "rows.db"), isolation_level=None)
+        with closing(connection):
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(CREATE)
+            connection.execute(STATES)
+            batches = split(events, batch)
+            states = [[(key, number, STATE % number) for key, number, _ in rows] for rows in batches]
+            start = perf_counter()
+            for rows, known in zip(batches, states, strict=True):
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany(UPSERT, rows)
+                if with_states:
+                    connection.executemany(UPSERT_STATE, known)
+                connection.execute("COMMIT")
+            return len(events) / (perf_counter() - start)
+
+
+def _check(connection: sqlite3.Connection, events: Sequence[Tuple]) -> None:
+    """Every key is at its last event."""
+    last: dict[str, int] = {}
+    for key, number, _ in events:
+        last[key] = max(last.get(key, 0), number)
+    if dict(connection.execute("SELECT entity, number FROM rows")) != last:
+        raise WrongResult("a key is not at its last event")
+
+
+SUBJECTS: dict[str, tuple[Callable[[], Any], bool]] = {
+    "resequencer, in order": (partial(Resequencer, when_full="gap"), False),
+    "resequencer, disordered": (partial(Resequencer, when_full="gap"), True),
+    "version gate, in order": (partial(VersionGate, when_full="gap"), False),
+    "version gate, latest only, disordered": (partial(VersionGate, mode="latest_only"), True),
+    "last write wins, disordered": (LastWriteWins, True),
+}

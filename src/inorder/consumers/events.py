@@ -1,0 +1,74 @@
+"""Events as consumers carry them: what was read of a message, and behind it what is kept of the message itself.
+
+Both go through the pattern as one plain tuple, so that a parked event has in its state all that is needed to apply it
+when its turn comes, perhaps long after its message was acked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from inorder.errors import InvalidEvent
+from inorder.message import KEY, Message
+from inorder.patterns.step import Event, Fate, check_event
+
+Read = Callable[[Message], tuple[Any, ...]]
+
+
+class Applied(NamedTuple):
+    """An event to apply: what was read of it, and the message it came in, perhaps long ago."""
+
+    key: str
+    fields: tuple[Any, ...]  # what `read` returned; the first is the key
+    fate: Fate  # "released", or "late" if its turn was over and the policy lets it through
+    message_id: str
+    data: bytes
+    attributes: Mapping[str, str]
+
+    def json(self) -> Any:
+        """The data, read as JSON."""
+        return json.loads(self.data)
+
+
+def event_of(message: Message, read: Read, fields: int) -> Event:
+    """What `read` makes of a message, if that is an event of so many fields, and what is kept of the message."""
+    event = read(message)
+    if type(event) is not tuple or len(event) < fields or not event[0] or event[0] != message._record[KEY]:
+        check_event(event, fields)  # an ordering key was checked when it was published
+    if "\0" in event[0]:
+        raise InvalidEvent("key: databases cannot store the character NUL", event)
+    return (*event, (message.id, message.data, message.attributes))
+
+
+def applied(fate: Fate, event: Event) -> Applied:
+    """An event as a handler gets it."""
+    return Applied(event[0], event[:-1], fate, *event[-1])
+
+
+def message_id_of(event: Event) -> str:
+    return event[-1][0]  # type: ignore[no-any-return]
+
+
+def quarantine_row(event: Event, reason: str, now_us: int) -> dict[str, Any]:
+    """What is remembered of a message that is not applied."""
+    message_id, data, attributes = event[-1]
+    return {
+        "message_id": message_id,
+        "entity": _storable(event[0]),
+        "reason": _storable(reason),
+        "since_us": now_us,
+        "data": data,
+        "attributes": json.dumps(attributes),
+    }
+
+
+def unread(message: Message) -> Event:
+    """Stands for a message that `read` made nothing of."""
+    return (message.ordering_key or "", (message.id, message.data, message.attributes))
+
+
+def _storable(text: str) -> str:
+    """Text that every database takes."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -1,0 +1,208 @@
+"""Hands the messages of a subscription, list by list, to work that is done in transactions, and answers for them.
+
+Three things can go wrong, and are told apart. Somebody else was faster: then it is done again. The database is not
+there: then it is waited for, and no message is blamed. The work itself fails: then it is done in halves, until what
+fails is alone and is nacked, and all the others are done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+from inorder.client.subscription import Batches, Subscription
+from inorder.clock import MICROSECONDS, Timer
+from inorder.consumers.store import Conflict, Store
+from inorder.errors import FailedPrecondition, InorderError
+from inorder.message import Message
+from inorder.options import check_whole
+from inorder.pending import Pending
+
+TRIES = 10  # at once, of what others were faster with
+WAIT_US = MICROSECONDS  # before it is tried again after that, or when the database is not there
+NEVER_US = 2**62
+
+OnError = Callable[[BaseException, Sequence[Message]], object]
+
+_log = logging.getLogger(__name__)
+
+
+class Answers(NamedTuple):
+    """What to say of messages; of those that are in neither, nothing, as they are not ours any more."""
+
+    done: Sequence[Message]
+    failed: Sequence[Message] = ()
+    on_acks: Callable[[Sequence[Pending[None]]], object] | None = None  # told the answers to the acks, in their order
+
+
+class Worker(ABC):
+    """`open` starts a thread, `close` ends it; or use it as `with worker:`."""
+
+    def __init__(
+        self, subscription: Subscription, store: Store, *, name: str | None, batch: int, on_error: OnError | None
+    ) -> None:
+        check_whole("batch", batch)
+        self.name = subscription.name if name is None else name
+        self._subscription = subscription
+        self._store = store
+        self._batch = batch
+        self._on_error = on_error
+        self._clock = subscription.clock
+        self._run: Run | None = None
+
+    @abstractmethod
+    def take(self, messages: Sequence[Message], run: Run) -> Answers:
+        """Do the work of these messages in a transaction; if it raises, nothing was done."""
+
+    def look(self, run: Run) -> int:
+        """Do what is due without a message, and say when more is."""
+        return NEVER_US
+
+    def open(self) -> Self:
+        if self._run is not None:
+            raise FailedPrecondition(f"consumer {self.name!r} is open already")
+        self._run = Run(self, self._subscription.batches(self._batch))
+        self._run.start()
+        return self
+
+    def close(self) -> None:
+        """Finish the transaction at hand, give back what is not begun, and wait for that."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+
+    def __enter__(self) -> Self:
+        return self if self._run is not None else self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def tell(self, error: BaseException, messages: Sequence[Message] = ()) -> None:
+        if self._on_error is None:
+            _log.error("consumer %r: %s", self.name, error, exc_info=error)
+            return
+        try:
+            self._on_error(error, messages)
+        except Exception:
+            _log.exception("the error handler of consumer %r failed", self.name)
+
+
+class Run:
+    """The work from `open` to `close`."""
+
+    def __init__(self, worker: Worker, batches: Batches) -> None:
+        self._worker = worker
+        self._store = worker._store
+        self._clock = worker._clock
+        self._batches = batches
+        self._go_on = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="inorder-consumer", daemon=True)
+        self._look_us = 0  # at once: what was left by others may be due
+        self._alarm: Timer | None = None
+        self._alarm_us = NEVER_US
+
+    def start(self) -> None:
+        self._batches.poke()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._batches.close()
+        self._go_on.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def closed(self) -> bool:
+        return self._batches.closed
+
+    def keep(self, messages: Sequence[Message]) -> bool:
+        """Whether the broker says, now, that all these messages are ours, and will be for a whole deadline."""
+        return self._batches.keep(messages)
+
+    def look_by(self, when_us: int) -> None:
+        self._look_us = min(self._look_us, when_us)
+
+    def _loop(self) -> None:
+        try:
+            for messages in self._batches:
+                self._take(messages)
+                self._keep_time()
+        except InorderError as error:  # the broker does not know us any more
+            self._worker.tell(error)
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        tries = TRIES
+        while ours := self._batches.held(messages):
+            if self.closed:
+                self._batches.give_back(ours)
+                return
+            try:
+                answers = self._worker.take(ours, self)
+            except Exception as error:
+                trouble = trouble_of(self._store, error)
+                if trouble is None:
+                    self._take_apart(ours, error)
+                    return
+                tries -= 1
+                if trouble == "wait" or not tries:
+                    tries = TRIES
+                    self._worker.tell(error, ours)
+                    self._wait()
+            else:
+                acks = self._batches.answer(answers.done, answers.failed)
+                if answers.on_acks is not None:
+                    answers.on_acks(acks)
+                return
+
+    def _take_apart(self, messages: Sequence[Message], error: Exception) -> None:
+        """What fails alone is nacked."""
+        if len(messages) == 1:
+            self._batches.answer(failed=messages)
+            self._worker.tell(error, messages)
+            return
+        half = len(messages) // 2
+        self._take(messages[:half])
+        self._take(messages[half:])
+
+    def _wait(self) -> None:
+        """Until some time has passed, or it is closed."""
+        timer = self._clock.call_at(self._clock.now_us() + WAIT_US, self._go_on.set)
+        self._go_on.wait()
+        timer.cancel()
+        if not self.closed:
+            self._go_on.clear()
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _keep_time(self) -> None:
+        """Do what is due, and come back when more is."""
+        if self._look_us <= self._clock.now_us():
+            try:
+                self._look_us = self._worker.look(self)
+            except Exception as error:
+                self._worker.tell(error)
+                self._look_us = self._clock.now_us() + WAIT_US
+        if self._alarm_us != self._look_us:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_us = self._look_us
+            self._alarm = self._clock.call_at(self._look_us, self._ring) if self._look_us < NEVER_US else None
+            if self._look_us <= self._clock.now_us():  # the time has come before the alarm was set
+                self._ring()
+
+    def _ring(self) -> None:
+        self._alarm_us = NEVER_US  # it rings once
+        self._batches.poke()
+
+
+def trouble_of(store: Store, error: BaseException) -> str | None:
+    """What to do about an error that is nobody's fault; None if it is that of the work."""
+    return "again" if isinstance(error, Conflict) else store.trouble(error)

@@ -1,0 +1,161 @@
+"""What a store promises to whoever keeps states in it, on every database."""
+
+import threading
+
+import pytest
+
+from inorder.consumers.store import Change, Conflict, Connection, States, Store
+from inorder.errors import Closed
+
+from .desk import Database, run
+
+
+def change(before: int | None, state: bytes | None = b"state", *, wake_at_us: int | None = None) -> Change:
+    return Change(before, "broker", 1, state, wake_at_us)
+
+
+def save(store: Store, **changes: Change) -> None:
+    with store.transaction() as connection:
+        States(connection, "worker").save(changes)
+
+
+def load(store: Store, *entities: str) -> dict[str, tuple[int, bytes]]:
+    with store.transaction() as connection:
+        found = States(connection, "worker").load(entities)
+        return {entity: (row.version, bytes(row.state)) for entity, row in found.items()}
+
+
+def test_what_was_saved_is_there_for_whoever_opens_the_database(database: Database) -> None:
+    save(database.store(), a=change(None, b"\x00\xff"), b=change(None))
+    assert load(database.store(), "a", "b", "c") == {"a": (1, b"\x00\xff"), "b": (1, b"state")}
+
+
+def test_states_of_consumers_with_other_names_are_strangers(database: Database) -> None:
+    store = database.store()
+    save(store, a=change(None))
+    with store.transaction() as connection:
+        assert States(connection, "other").load(["a"]) == {}
+
+
+def test_no_entities_are_found_where_none_are_asked_for(database: Database) -> None:
+    assert load(database.store()) == {}
+
+
+@pytest.mark.parametrize("entity", ["größe", "日本", "😀", "it's", 'say "x"', "%", "a\nb", ":x", "123", "null", " "])
+def test_entities_are_told_apart_whatever_their_names(database: Database, entity: str) -> None:
+    store = database.store()
+    with store.transaction() as connection:
+        States(connection, "worker").save({entity: change(None), "other": change(None)})
+    assert load(store, entity) == {entity: (1, b"state")}
+
+
+def insert(connection: Connection, number: int) -> None:
+    run(connection.raw, "INSERT INTO effects (entity, event, fate) VALUES ('a', :event, 'x')", event=f"[{number}]")
+
+
+def test_what_was_raised_undoes_the_transaction(database: Database) -> None:
+    store = database.store()
+
+    def fail() -> None:
+        with store.transaction() as connection:
+            insert(connection, 1)
+            States(connection, "worker").save({"a": change(None)})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert load(store, "a") == {}
+    assert database.effects() == []
+
+
+def test_an_attempt_that_fails_undoes_itself_alone(database: Database) -> None:
+    def fail(connection: Connection) -> None:
+        with connection.attempt():
+            insert(connection, 2)
+            raise ZeroDivisionError
+
+    with database.store().transaction() as connection:
+        insert(connection, 1)
+        with pytest.raises(ZeroDivisionError):
+            fail(connection)
+        with connection.attempt():
+            insert(connection, 3)
+    assert database.effects() == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("stale", [None, 1, 3])
+def test_a_version_that_is_not_there_any_more_is_not_overwritten(database: Database, stale: int | None) -> None:
+    store = database.store()
+    save(store, a=change(None, b"1"))
+    save(store, a=change(1, b"2"))
+    with pytest.raises(Conflict, match="another consumer has changed 'a'"):
+        save(store, a=change(stale, b"lost"), b=change(None))
+    assert load(store, "a", "b") == {"a": (2, b"2")}
+
+
+def test_what_is_forgotten_is_gone_and_only_if_it_is_as_it_was(database: Database) -> None:
+    store = database.store()
+    save(store, a=change(None), b=change(None))
+    save(store, a=change(1, None))
+    with pytest.raises(Conflict):
+        save(store, b=change(7, None))
+    save(store, c=change(None, None))  # of which nothing was known
+    assert load(store, "a", "b", "c") == {"b": (1, b"state")}
+
+
+def test_many_are_written_and_counted_at_once(database: Database) -> None:
+    store = database.store()
+    names = [f"e{number}" for number in range(500)]
+    save(store, **{name: change(None) for name in names})
+    save(store, **{name: change(1, b"2" if number % 2 else None) for number, name in enumerate(names)})
+    assert load(store, *names) == dict.fromkeys(names[1::2], (2, b"2"))
+
+
+def test_what_is_due_comes_page_by_page_in_the_order_of_time(database: Database) -> None:
+    store = database.store()
+    times = {"a": 30, "b": 10, "c": 20, "d": 20, "e": 99, "f": None}
+    save(store, **{name: change(None, wake_at_us=at_us) for name, at_us in times.items()})
+    with store.transaction() as connection:
+        states = States(connection, "worker")
+        assert states.due(30, (-1, ""), 3) == [(10, "b"), (20, "c"), (20, "d")]
+        assert states.due(30, (20, "c"), 3) == [(20, "d"), (30, "a")]
+        assert states.due(30, (30, "a"), 3) == []
+        assert states.next_wake_us(30) == 99
+        assert states.next_wake_us(99) is None
+
+
+def test_a_message_is_put_into_quarantine_once(database: Database) -> None:
+    store = database.store()
+    row = {"message_id": "m1", "entity": "a", "reason": "x", "since_us": 1, "data": b"\x00", "attributes": "{}"}
+    for _ in range(2):
+        with store.transaction() as connection:
+            States(connection, "worker").quarantine(row)
+    assert database.read("SELECT message_id, entity FROM inorder_quarantine") == [("m1", "a")]
+
+
+def test_a_closed_store_says_so_and_that_is_nobody_s_fault(database: Database) -> None:
+    store = database.store()
+    store.close()
+    with pytest.raises(Closed, match="this store is closed") as raised, store.transaction():
+        pass
+    assert store.trouble(raised.value) == "wait"
+    assert store.trouble(ValueError("the work's own")) is None
+
+
+def test_who_reads_an_entity_keeps_others_from_writing_it(database: Database) -> None:
+    """Two that read, add one and write lose nothing, on however many stores."""
+    save(database.store(), a=change(None, b"0"))
+
+    def add(store: Store) -> None:
+        for _ in range(20):
+            with store.transaction() as connection:
+                states = States(connection, "worker")
+                row = states.load(["a"])["a"]
+                states.save({"a": change(row.version, b"%d" % (int(row.state) + 1))})
+
+    threads = [threading.Thread(target=add, args=(database.store(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert load(database.store(), "a") == {"a": (61, b"60")}
