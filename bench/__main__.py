@@ -22,7 +22,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import api, backlog, broker, core, durable, latency, memory, patterns, pull, recovery, scaling
+from bench import api, backlog, broker, core, durable, latency, memory, patterns, pull, queues, recovery, scaling
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
 
@@ -35,6 +35,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "pull": pull.measure,
     "memory": memory.measure,
     "patterns": patterns.measure,
+    "queues": queues.measure,
     "durable": durable.measure,
     "recovery": recovery.measure,
     "backlog": backlog.measure,

@@ -120,7 +120,11 @@ def test_the_partition_key_may_come_from_the_metadata(pubsub: PubSub, store: Sql
 
 def test_partitions_are_topics_of_their_own_names(topic: PartitionedTopic, pubsub: PubSub) -> None:
     """ordering-guarantees Pattern 2: `events-partition-0` to `-3`."""
-    assert {one.name for one in pubsub.topics().result()} == {*map("orders-{}".format, range(4)), "orders-changes"}
+    assert {one.name for one in pubsub.topics().result()} == {
+        *map("orders-{}".format, range(4)),
+        "orders-changes",
+        "orders-flushes",
+    }
 
 
 def test_a_message_without_a_key_is_refused(topic: PartitionedTopic) -> None:
@@ -561,7 +565,7 @@ class SlowTransport(EmbeddedTransport):
         self.requests: list[Callable[[Exception | None], None]] = []
 
     def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
-        if topic.endswith("-changes"):
+        if topic.endswith(("-changes", "-flushes")):
             return super().publish(topic, batch)
         answer: Pending[list[str]] = Pending()
 

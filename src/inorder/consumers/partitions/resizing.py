@@ -102,9 +102,9 @@ class Resizer:
             return routes
         # Who checks a message from now on knows that its slot is leaving. So what was found to count without knowing
         # it was stored before this, and is below the position that is read next.
-        self._table.announce()
+        self._table.announce_version(routes)
         positions = {partition: self._next_position(partition) for partition in leaving}
-        self._table.announce()  # what is below these positions is durable, and no crash frees them for others
+        self._table.flush()  # what is below these positions is durable, and no crash frees them for others
         return self._table.save(routes.sealed(positions))
 
     def _next_position(self, partition: int) -> int:
@@ -114,7 +114,7 @@ class Resizer:
         drained = [*routes.staying(), *self._drained(routes)]
         if not drained:
             return routes
-        self._table.announce()  # the acks that were seen are durable: none of them is undone later
+        self._table.flush()  # the acks that were seen are durable: none of them is undone later
         return self._table.save(routes.opened(drained))
 
     def _drained(self, routes: Routes) -> Iterator[int]:

@@ -251,7 +251,8 @@ class Router:
             for sent in by_verdict["counts"]:
                 self._end(sent.parcel)
             given_up = [sent.parcel for sent in by_verdict["void"] if not self._put_back(sent.parcel)]
-            waits = self._held > 0
+            lines = (self._lines.get(sent.parcel.key) for sent in stored)
+            waits = self._held > 0 and any(line is not None and line.waiting for line in lines)
         for sent in by_verdict["counts"]:
             sent.parcel.answer.set_result(sent.message_id)
         self._give_up(given_up)

@@ -18,7 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from inorder.errors import FailedPrecondition
 from inorder.patterns.partitioning import SlotTable, rebalanced
@@ -34,11 +34,14 @@ class Term(NamedTuple):
     until: int | None  # the first position that does not count; None before it is sealed
 
 
+History: TypeAlias = tuple[Term, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Routes:
     """The terms of every slot, the latest last, and the partition that each slot should be in."""
 
-    terms: tuple[tuple[Term, ...], ...]
+    terms: tuple[History, ...]
     wanted: tuple[int, ...]
     groups: Mapping[str, Mapping[str, Any]]  # the options of their subscriptions
     strict: bool  # a partition is one sequence, and not one for each key
@@ -48,7 +51,8 @@ class Routes:
     @classmethod
     def new(cls, count: int, *, strict: bool, origin: str) -> Routes:
         wanted = SlotTable.even(count).partitions
-        return cls(tuple((Term(0, partition, None),) for partition in wanted), wanted, {}, strict, origin)
+        first = [(Term(0, partition, None),) for partition in range(count)]
+        return cls(tuple([first[partition] for partition in wanted]), wanted, {}, strict, origin)
 
     # -- what there is -----------------------------------------------------------------------------
 
@@ -127,19 +131,26 @@ class Routes:
     def sealed(self, positions: Mapping[int, int]) -> Routes:
         """All that leave these partitions are sealed there."""
         terms = list(self.terms)
+        made: dict[History, History] = {}  # many slots have the same history, and share it
         for partition, slots in self.leaving().items():
             if partition in positions:
                 for slot in slots:
-                    terms[slot] = (*terms[slot][:-1], terms[slot][-1]._replace(until=positions[partition]))
+                    before = terms[slot]
+                    if before not in made:
+                        made[before] = (*before[:-1], before[-1]._replace(until=positions[partition]))
+                    terms[slot] = made[before]
         return replace(self, terms=tuple(terms))
 
     def opened(self, slots: Collection[int]) -> Routes:
         """These slots, which are sealed, begin a term where they should be."""
         terms = list(self.terms)
+        made: dict[tuple[History, int], History] = {}
         for slot in slots:
-            last = terms[slot][-1]
-            assert last.until is not None
-            terms[slot] = (*terms[slot], Term(last.number + 1, self.wanted[slot], None))
+            before, wanted = terms[slot], self.wanted[slot]
+            if (before, wanted) not in made:
+                assert before[-1].until is not None
+                made[before, wanted] = (*before, Term(before[-1].number + 1, wanted, None))
+            terms[slot] = made[before, wanted]
         return replace(self, terms=tuple(terms))
 
     def with_group(self, name: str, options: Mapping[str, Any]) -> Routes:
@@ -151,11 +162,12 @@ class Routes:
     # -- as bytes ----------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """Many slots have the same history, which is told once."""
-        histories = {terms: number for number, terms in enumerate(dict.fromkeys(self.terms))}
+        """Many slots share a history, which is told once."""
+        histories = {id(terms): terms for terms in self.terms}
+        number = {name: number for number, name in enumerate(histories)}
         told = {
-            "histories": list(histories),
-            "history of slot": [histories[terms] for terms in self.terms],
+            "histories": list(histories.values()),
+            "history of slot": [number[id(terms)] for terms in self.terms],
             "wanted": self.wanted,
             "groups": self.groups,
             "strict": self.strict,

@@ -44,6 +44,8 @@ class Table:
         self.row = f"partitions of {name}"  # what the store knows it by
         self._store = store
         self._changes = pubsub.topic(f"{name}-changes")
+        self._flushes = pubsub.topic(f"{name}-flushes")
+        self._told = 0  # the version of which this one has told everybody
         self._view: View | None = None
         self._last: Routes | None = None
         self._looking = threading.Lock()
@@ -106,21 +108,32 @@ class Table:
 
     def create(self, count: int, strict: bool) -> Routes:
         """Write the first routes, or find those that are there."""
-        with suppress(AlreadyExists):
-            self._changes.create().result()
+        for topic in (self._changes, self._flushes):
+            with suppress(AlreadyExists):
+                topic.create().result()
         origin = _origin(self._changes.metadata().result())
         with suppress(Conflict):
             self._save(Routes.new(count, strict=strict, origin=origin), None)
         return self.look().routes
 
     def announce(self) -> None:
-        """Have everybody look. When this returns, all that the broker had done before is durable."""
+        """Have everybody look."""
         self._changes.publish_message().result()
+
+    def announce_version(self, routes: Routes) -> None:
+        """Make sure that everybody was told of these routes: who wrote them may have died before."""
+        if self._told != routes.version:
+            self.announce()
+            self._told = routes.version
+
+    def flush(self) -> None:
+        """When this returns, all that the broker had done before is durable."""
+        self._flushes.publish_message().result()
 
     def save(self, after: Routes) -> Routes:
         """Write what comes after the version that `after` was made from, and tell; `Conflict` if that is not there."""
         written = self._save(after, after.version)
-        self.announce()
+        self.announce_version(written)
         return written
 
     def change(self, step: Callable[[Routes], Routes]) -> Routes:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from time import perf_counter
 from typing import Any
 
 from inorder.client.pubsub import PubSub
+from inorder.consumers.partitions.chores import Chore
 from inorder.consumers.partitions.group import Group
 from inorder.consumers.partitions.resizing import Resizer, SlotWait
 from inorder.consumers.partitions.router import MAX_HELD, KeyOf, Router, topic_name
@@ -24,11 +23,6 @@ from inorder.options import check_name
 from inorder.patterns.partitioning import SlotTable, slot_of
 from inorder.patterns.skew import SkewReport
 from inorder.pending import Pending
-
-PAUSE_SECONDS = 0.02  # between two looks at what waits
-REST = 1  # times as long as a look took: to look costs the broker what is in its backlog
-
-_log = logging.getLogger(__name__)
 
 
 class PartitionedTopic:
@@ -49,8 +43,10 @@ class PartitionedTopic:
         self._store = store
         self._table = Table(pubsub, store, name)
         self._resizer = Resizer(pubsub, self._table)
-        self._chores = _Chores(f"inorder-partitions-{name}", self._chore, self._given_up)
-        self._router = Router(pubsub, self._table, key=key, max_held=max_held, wake=self._chores.wake)
+        # Two threads: who asks whether his message counts does not wait for a resize to take its steps.
+        self._moving = Chore(f"inorder-resize-{name}", self._move, self._given_up)
+        self._tending = Chore(f"inorder-router-{name}", lambda: self._router.tend(), self._given_up)
+        self._router = Router(pubsub, self._table, key=key, max_held=max_held, wake=self._tending.wake)
         self._resizes: list[tuple[int, Pending[None]]] = []
         self._lock = threading.Lock()
 
@@ -131,7 +127,7 @@ class PartitionedTopic:
             self._table.look()  # others find it out; here it is known
             with self._lock:
                 self._resizes.append((partitions, resized))
-            self._chores.wake()
+            self._moving.wake()
             return resized
 
         return Pending.run(plan).then(lambda pending: pending)
@@ -140,7 +136,7 @@ class PartitionedTopic:
         """Leave every slot where it is that has not moved yet. Who waits for the resize gets `Aborted`."""
         self._resizer.cancel()
         self._resizer.advance()
-        self._chores.wake()
+        self._moving.wake()
 
     def waiting(self) -> list[SlotWait]:
         """What keeps slots from moving, in each group."""
@@ -152,7 +148,8 @@ class PartitionedTopic:
 
     def close(self) -> None:
         """Take no more, and give up what waits for its slot. The partitions and their groups stay."""
-        self._chores.stop()
+        self._moving.stop()
+        self._tending.stop()
         self._router.close()
         self._given_up(Closed(f"the partitioned topic {self.name!r} was closed"))
 
@@ -167,15 +164,14 @@ class PartitionedTopic:
 
     # -- what is done beside -----------------------------------------------------------------------
 
-    def _chore(self) -> bool:
-        """Whether there is more to do."""
+    def _move(self) -> bool:
+        """Take the next steps of a resize; whether there are more."""
         with self._lock:
             resizes = len(self._resizes)
-        if resizes and self._resizer.advance():
+        if self._resizer.advance():
             self._moved(resizes, self._table.look().routes)
-        waits = self._router.tend()
         with self._lock:
-            return waits or bool(self._resizes)
+            return bool(self._resizes)
 
     def _moved(self, count: int, routes: Routes) -> None:
         """Nothing moves any more: those who asked for it are told, if it is what they asked for."""
@@ -196,63 +192,6 @@ class PartitionedTopic:
         for _, resized in resizes:
             resized.set_exception(error)
         self._router.close()
-
-
-class _Chores:
-    """A thread that is there only while there is something to do."""
-
-    def __init__(self, name: str, chore: Any, given_up: Any) -> None:
-        self._name = name
-        self._chore = chore
-        self._given_up = given_up
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._again = False
-        self._stopped = threading.Event()
-
-    def wake(self) -> None:
-        """There is something to do. Returns at once."""
-        with self._lock:
-            self._again = True
-            if self._thread is None and not self._stopped.is_set():
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-
-    def _run(self) -> None:
-        while self._goes_on(self._look()):
-            pass
-
-    def _look(self) -> bool:
-        start = perf_counter()
-        try:
-            more: bool = self._chore()
-        except Closed as error:
-            self._given_up(error)
-            return False
-        except InorderError as error:
-            _log.warning("%s: %s", self._name, error)
-            more = True
-        except Exception:
-            _log.exception("%s: the store failed", self._name)
-            more = True
-        if more:
-            self._stopped.wait(max(PAUSE_SECONDS, REST * (perf_counter() - start)))
-        return more
-
-    def _goes_on(self, more: bool) -> bool:
-        with self._lock:
-            goes_on = (more or self._again) and not self._stopped.is_set()
-            self._again = False
-            if not goes_on:
-                self._thread = None
-            return goes_on
 
 
 def _only(answers: list[Pending[str]]) -> Pending[str]:
