@@ -377,6 +377,17 @@ def test_a_member_that_leaves_leaves_its_partitions_at_once(topic: PartitionedTo
     workers.check(24)
 
 
+def test_a_member_ends_with_its_broker(store: SqliteStore) -> None:
+    pubsub = PubSub("memory:")
+    topic = PartitionedTopic(pubsub, "orders", store=store).create(2)
+    member = topic.group("billing").create().join(lambda message: message.ack())
+    pubsub.close().result(PATIENCE_SECONDS)
+    member._thread.join(PATIENCE_SECONDS)
+    assert not member._thread.is_alive()
+    member.close()
+    assert topic.group("billing").assignment() == {}
+
+
 def test_every_group_gets_every_message(topic: PartitionedTopic) -> None:
     got: dict[str, list[bytes]] = {"billing": [], "audit": []}
 
@@ -458,6 +469,22 @@ def test_a_parked_key_keeps_its_slot_only_and_says_so(topic: PartitionedTopic) -
     resized.result(PATIENCE_SECONDS)
     held.result(PATIENCE_SECONDS)
     assert topic.waiting() == []
+
+
+def test_a_backlog_that_was_not_read_yet_is_waited_for(tmp_path: Path, store: SqliteStore) -> None:
+    with PubSub(tmp_path / "data") as pubsub, PartitionedTopic(pubsub, "orders", store=store) as topic:
+        group = topic.create(1).group("billing").create()
+        moved = moving_key(topic, 2)
+        other = staying_key(topic, 2, 0)
+        for _ in range(11):  # more than a subscription keeps in memory; what is to move lies behind it
+            topic.publish_many([Message(b"x", None, other)] * 1_000).result()
+        topic.publish_message(b"last", ordering_key=moved).result()
+        topic.resize(2)
+        wait_until(lambda: topic._table.load().draining())
+        [wait] = topic.waiting()
+        assert (wait.slot, wait.source, wait.reason) == (None, 0, "waiting")
+        assert group.subscription(0).unacked().result().known_to < 11_000
+        assert topic._table.load().owners.count(1) == 0
 
 
 def test_a_resize_can_be_cancelled(topic: PartitionedTopic) -> None:

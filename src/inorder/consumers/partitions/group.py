@@ -6,6 +6,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from time import monotonic
 from typing import Any
@@ -20,7 +21,7 @@ from inorder.consumers.partitions.routes import Routes
 from inorder.consumers.partitions.skew import live_skew
 from inorder.consumers.partitions.table import Table
 from inorder.consumers.store import Store
-from inorder.errors import FailedPrecondition, InorderError, InvalidArgument, NotFound
+from inorder.errors import Closed, FailedPrecondition, InorderError, InvalidArgument, NotFound
 from inorder.options import SubscriptionOptions, build, check_name, check_number, known
 from inorder.patterns.skew import SkewReport
 from inorder.pending import Pending
@@ -167,7 +168,7 @@ class Member:
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
-        with self._lock:
+        with self._lock, suppress(Closed):
             self._close(set(self._open))
             self._membership.leave()
             self._table.announce()
@@ -194,6 +195,8 @@ class Member:
                     self._resizer.advance()  # whoever began a resize may be gone
                 elif self._changed():
                     self.step()
+            except Closed:
+                return  # the broker, or the store: nothing is left to consume
             except InorderError as error:
                 _log.warning("member %r of group %r: %s", self.name, self._group.name, error)
             except Exception:

@@ -31,7 +31,8 @@ class PartitionedTopic:
     All messages of a key go to one partition, whose consumer handles them in order; `resize` changes the number of
     partitions while messages are published and handled, and keeps each key in order. `key` says what the key of a
     message is, unless that is its ordering key. Where each key goes is in the `store`, which all must share who
-    publish to the topic or consume it.
+    publish to the topic or consume it. Give it a database of its own, or one where nobody waits for a publish within
+    a transaction: after a change of the routes, a publish is answered only when they were read again.
     """
 
     def __init__(
