@@ -13,6 +13,7 @@ from inorder import Message, PubSub
 from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
 from inorder.consumers import PartitionedTopic, SqliteStore
+from inorder.consumers.partitions.gate import Gate
 from inorder.consumers.partitions.membership import Membership
 from inorder.consumers.partitions.resizing import Resizer
 from inorder.consumers.partitions.router import MAX_HELD, Router
@@ -579,6 +580,26 @@ def test_one_who_publishes_by_old_routes_finds_out_and_sends_again(pubsub: PubSu
         with group.join(handle):
             wait_until(lambda: group.backlogs() == dict.fromkeys(range(5), 0))
         assert got == [(4, b"2")]
+
+
+def test_a_slot_that_was_opened_by_somebody_who_died_before_he_told_is_found_open(
+    pubsub: PubSub, store: SqliteStore
+) -> None:
+    with PartitionedTopic(pubsub, "orders", store=store) as topic:
+        group = topic.create(4).group("billing").create()
+        moved = moving_key(topic, 5)
+        table = Table(pubsub, store, "orders")
+        resizer = Resizer(pubsub, table)
+        resizer.provide(resizer.plan(5))
+        sealed = resizer.seal()
+        gate = Gate(topic._table, resizer)
+        assert topic._table.look().routes == sealed
+        table._save(sealed.opened([slot for slots in sealed.draining().values() for slot in slots]), sealed.version)
+        with PartitionedTopic(pubsub, "orders", store=store) as other:
+            other.publish_message(b"1", ordering_key=moved).result(PATIENCE_SECONDS)
+        [message] = group.subscription(4).pull().result()
+        assert topic._table.unchanged().result() == sealed  # nothing was announced
+        assert gate.counts(message)
 
 
 # -- a publisher whose requests take their time ----------------------------------------------------

@@ -12,12 +12,13 @@ The parts of this package, each of which knows only those above it:
     assignment   which member has which partition: pure
     membership   the same in the store
     group        consumers that come and go
+    chores       a thread while there is something to do
     topic        what users see
 
 The protocol of a resize, in ten lines:
 
 1. The routes are one row of the store, written only on top of the version that was read. Each change is announced in
-   the topic NAME-changes; nobody acts on a change before it was announced.
+   the topic NAME-changes; no slot is sealed before it was announced that it leaves.
 2. A slot has terms, each in one partition; a message carries the number of the term for which it was published.
 3. To resize is to write which slots are to go where. Those slots are *leaving*; publishers who know it hold them back.
 4. A slot is *sealed* at the next position of its old partition, read after the announcement. Below it messages count.
@@ -25,7 +26,7 @@ The protocol of a resize, in ten lines:
    means that the message counts; else the seal decides. What came too late is sent again, in order, for the next term.
 6. A consumer checks a delivered message in the same way, and acks unhandled what came too late.
 7. A slot is *open* in its new partition when every group has acked what it has below its seal, key by key.
-8. Before a seal or an opening is written, the broker makes durable what it rests on: positions, and acks.
+8. Before a seal or an opening is written, a publish to NAME-flushes makes durable what it rests on: positions, acks.
 9. Nobody is waited for but groups: a publisher that died, or sleeps, finds its late message void; a resize whose
    process died is continued by any member, or by the next who asks; two who do it at once agree on one row.
 10. A key that never drains (parked, or retried for ever) keeps its own slot waiting; `waiting` names it, and `skip`,

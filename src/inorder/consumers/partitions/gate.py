@@ -34,17 +34,18 @@ class Gate:
         routes = self._table.current()
         verdict = _verdict(routes, message)
         while verdict is None:
-            # The slot is leaving, and nobody has said yet from where on: we can, as well as whoever resizes.
             with self._sealing:
-                if _verdict(self._table.current(), message) is None:
+                # A term that is not known here was written by somebody who did not come to tell everybody yet.
+                verdict = _verdict(self._table.look().routes, message, latest=True)
+                if verdict is None:
+                    # The slot is leaving, and nobody has said yet from where on: we can, as well as whoever resizes.
                     self._resizer.seal()
-            verdict = _verdict(self._table.current(), message)
         if not verdict:
             _log.debug("message %s came too late for its partition, and is sent again", message.id)
         return verdict
 
     def before(self, handler: Handler) -> Handler:
-        """The handler for what counts."""
+        """The handler for what counts; if it is `async def`, for one loop."""
         return self._before_async(handler) if is_async(handler) else self._before(handler)
 
     def _before(self, handler: Handler) -> Handler:
@@ -57,11 +58,19 @@ class Gate:
         return handle
 
     def _before_async(self, handler: Handler) -> Handler:
-        async def handle(message: Message) -> None:
+        turn = asyncio.Lock()  # of many handlers that find the routes changed, one reads them
+
+        async def checked(message: Message) -> bool | None:
             routes = await self._table.unchanged()
-            verdict = None if routes is None else _verdict(routes, message)
-            if verdict is None:  # the store is not asked on a loop
-                verdict = await asyncio.to_thread(self.counts, message)
+            return None if routes is None else _verdict(routes, message)
+
+        async def handle(message: Message) -> None:
+            verdict = await checked(message)
+            if verdict is None:
+                async with turn:
+                    verdict = await checked(message)
+                    if verdict is None:  # the store is not asked on a loop
+                        verdict = await asyncio.to_thread(self.counts, message)
             if verdict:
                 await handler(message)
             else:
@@ -70,11 +79,14 @@ class Gate:
         return handle
 
 
-def _verdict(routes: Routes, message: Message) -> bool | None:
-    """None if that is not decided yet. Who publishes to a partition by himself is not asked for a term."""
+def _verdict(routes: Routes, message: Message, *, latest: bool = False) -> bool | None:
+    """None if these routes do not tell. Who publishes to a partition by himself is not asked for a term."""
     attributes = message.attributes
     if TERM not in attributes:
         return True
     entity = attributes.get(ENTITY) or message.ordering_key or ""
-    verdict = routes.judge(slot_of(entity), int(attributes[TERM]), message.position)
+    slot, number = slot_of(entity), int(attributes[TERM])
+    if number > routes.terms[slot][-1].number and not latest:
+        return None
+    verdict = routes.judge(slot, number, message.position)
     return None if verdict == "undecided" else verdict == "counts"

@@ -130,7 +130,8 @@ class Member:
         self._membership = membership
         self._table = table
         self._resizer = resizer
-        self._handler = Gate(table, resizer).before(handler)
+        self._gate = Gate(table, resizer)
+        self._handler = handler
         self._pause_seconds = session_seconds / BEATS
         self._open: dict[int, Subscription] = {}
         self._lock = threading.Lock()
@@ -161,7 +162,8 @@ class Member:
             if new:  # whoever planned them may not have come to make them
                 self._resizer.provide(self._table.known)
             for partition in new:
-                self._open[partition] = self._group.subscription(partition).on("message", self._handler).open()
+                handler = self._gate.before(self._handler)
+                self._open[partition] = self._group.subscription(partition).on("message", handler).open()
 
     def close(self) -> None:
         """Finish what runs, and leave the group."""

@@ -4,9 +4,9 @@ The store keeps them durably, each change on top of the version that was read. T
 would be slow, and would make publishers wait for whoever writes there. So each change is announced in the topic
 `NAME-changes`, and to look whether that has moved on costs a look at its metadata.
 
-What makes this safe is the order of things: the topic is looked at *before* the routes are read; and nobody acts on a
-change before it was written and *then* announced. Whoever finds the topic where it was knows that nobody has acted on
-anything that he has not read.
+What makes this safe is the order of things: the topic is looked at *before* the routes are read; and no slot is
+sealed before it was written that the slot leaves, and *then* announced. Whoever finds the topic where it was knows that
+nothing was sealed that he takes to be open. What else he has not read (that a slot was opened) can do no harm.
 """
 
 from __future__ import annotations
@@ -79,7 +79,17 @@ class Table:
 
     def current(self) -> Routes:
         """What all know who have acted so far."""
-        return self.unchanged().result() or self.look().routes
+        return self.unchanged().result() or self._look_unless_seen()
+
+    def _look_unless_seen(self) -> Routes:
+        """Read them, unless somebody has done so while this one waited for his turn."""
+        with self._looking:
+            routes = self.unchanged().result()
+            if routes is None:
+                self._looked = perf_counter()
+                self._view = self._read()
+                routes = self._view.routes
+            return routes
 
     def unchanged(self) -> Pending[Routes | None]:
         """The routes that are known here, if nothing was announced since; else None."""
