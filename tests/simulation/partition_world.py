@@ -15,6 +15,7 @@ from typing import Any
 from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
 from inorder.client.pubsub import PubSub
+from inorder.client.subscription import Subscription
 from inorder.consumers.partitions.gate import Gate
 from inorder.consumers.partitions.membership import Membership
 from inorder.consumers.partitions.resizing import Resizer, group_subscription
@@ -86,7 +87,9 @@ class World:
         if self.chance(0.3) and len(self.busy) < 4:
             for _ in range(self.random.randint(1, 3)):
                 self.step()
-        if self.chance(0.004):
+        if self.chance(
+            0.02 if isinstance(actor, Operator) else 0.004
+        ):  # whoever resizes has the most to leave half done
             self.note(f"crash of {type(actor).__name__.lower()}")
             raise Crash
 
@@ -217,7 +220,8 @@ class Actor:
         self.transport = Transport(self.world, self)
         self.pubsub._connection = Connection(self.transport)
         self.store = Store(self.world, self)
-        self.table: Table = self.world.bugs.get("table", Table)(self.pubsub, self.store, NAME)
+        table = self.world.bugs.get("publisher's table", Table) if isinstance(self, Publisher) else Table
+        self.table: Table = table(self.pubsub, self.store, NAME)
         self.resizer: Resizer = self.world.bugs.get("resizer", Resizer)(self.pubsub, self.table)
 
     def do(self, what: Callable[[], object]) -> None:
@@ -352,13 +356,18 @@ class Member(Actor):
 
     def pull(self) -> None:
         partition = self.random.choice(sorted(self.keeps))
+        subscription = self.subscription(partition)
+        if subscription is None:
+            return
+        for message in subscription.pull(self.random.randint(1, 3)).result():
+            self.take(message)
+
+    def subscription(self, partition: int) -> Subscription | None:
+        """What to pull from; None if the partition was planned, and is not any more."""
         subscription = group_subscription(self.pubsub, NAME, self.group, partition)
         if not subscription.exists().result():
             self.resizer.provide(self.table.load())
-        if not subscription.exists().result():
-            return  # it was planned, and is not any more
-        for message in subscription.pull(self.random.randint(1, 3)).result():
-            self.take(message)
+        return subscription if subscription.exists().result() else None
 
     def take(self, message: Message) -> None:
         if not self.gate.counts(message):
@@ -396,8 +405,8 @@ class Member(Actor):
                 if key.reason == "parked":
                     self.world.broker.resume_key(blocked.name, key.ordering_key)
         for partition in sorted(self.keeps):
-            subscription = group_subscription(self.pubsub, NAME, self.group, partition)
-            while messages := subscription.pull(10).result():
+            subscription = self.subscription(partition)
+            while subscription is not None and (messages := subscription.pull(10).result()):
                 for message in messages:
                     self.take(message)
                 while self.running:

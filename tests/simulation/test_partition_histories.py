@@ -72,7 +72,7 @@ class NoCheck(Table):
 PLANTED = {
     "no barrier": ({"resizer": NoBarrier}, {"reordered", "overlapping"}),
     "no gate": ({"gate": NoGate}, {"reordered", "overlapping"}),
-    "no check": ({"table": NoCheck}, {"lost"}),
+    "no check": ({"publisher's table": NoCheck}, {"lost"}),
 }
 
 
