@@ -10,6 +10,7 @@ READY := $(VENV)/.ready
 KILLS ?= 500
 DISK_SEEDS ?= 50000
 FORWARDER_SEEDS ?= 20000
+PARTITION_SEEDS ?= 500
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint format bench bench-peers soak clean
@@ -43,8 +44,8 @@ bench-peers: $(READY) ## Install the clients of the peers of `make bench`, and s
 	@$(BIN)/python -m bench.peers
 
 # One soaking test may take far longer than the limit that catches a hanging one.
-soak: $(READY) ## Search long for an order of events that breaks a promise (KILLS=... DISK_SEEDS=... FORWARDER_SEEDS=...)
-	@HYPOTHESIS_PROFILE=soak DISK_SEEDS=$(DISK_SEEDS) FORWARDER_SEEDS=$(FORWARDER_SEEDS) \
+soak: $(READY) ## Search long for an order of events that breaks a promise (KILLS=..., and the seeds above)
+	@HYPOTHESIS_PROFILE=soak DISK_SEEDS=$(DISK_SEEDS) FORWARDER_SEEDS=$(FORWARDER_SEEDS) PARTITION_SEEDS=$(PARTITION_SEEDS) \
 	    $(BIN)/pytest --quiet --timeout=0 tests/simulation
 	@KILLS=$(KILLS) $(BIN)/pytest --quiet --timeout=0 tests/integration
 

@@ -35,6 +35,7 @@ from bench import (
     patterns,
     pool,
     pull,
+    queues,
     recovery,
     scaling,
 )
@@ -52,6 +53,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "patterns": patterns.measure,
     "forwarder": forwarder.measure,
     "consumers": consumers.measure,
+    "queues": queues.measure,
     "durable": durable.measure,
     "recovery": recovery.measure,
     "pool": pool.measure,

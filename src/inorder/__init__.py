@@ -16,7 +16,7 @@ from inorder.errors import (
     Unavailable,
 )
 from inorder.message import Gap, Message
-from inorder.metadata import BlockedKey, Counters, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.metadata import BlockedKey, Counters, Metrics, SubscriptionMetadata, TopicMetadata, Unacked, UnackedKey
 from inorder.options import (
     Batching,
     DeadLetterPolicy,
@@ -67,6 +67,8 @@ __all__ = [
     "Topic",
     "TopicMetadata",
     "TopicOptions",
+    "Unacked",
+    "UnackedKey",
     "Unavailable",
     "WorkerPool",
 ]

@@ -47,7 +47,7 @@ from inorder.message import (
     new_epoch,
     numbered,
 )
-from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
 
@@ -491,6 +491,10 @@ class MessageQueue:
         self._turn(
             lambda state, now_us: state.seek(subscription, now_us, position=position, time_us=time_us), subscription
         )
+
+    def unacked(self, subscription: str) -> Unacked:
+        """What is still to be acked, by key. Costs what is in the backlog."""
+        return self._turn(lambda state, _: (state.subscription(subscription).unacked(), (), ()))
 
     def metrics(self, subscription: str) -> Metrics:
         """Counters and gauges of one subscription. Costs what is in its backlog."""

@@ -260,6 +260,14 @@ def leases_of(messages: Sequence[object]) -> tuple[str, Sequence[int]] | None:
     return source.ack_id_prefix, run if leases == [*run] else list(dict.fromkeys(leases))
 
 
+def position_of(message_id: str) -> int:
+    """The position, in its topic, of the message that has this id."""
+    number = message_id.rpartition("-")[2]
+    if not number.isdecimal():
+        raise InvalidMessage(f"message id {message_id!r}: it does not end with a position")
+    return int(number)
+
+
 def batch_of(messages: Iterable[Message]) -> Batch:
     """Check all messages of a batch; raise for the first bad one, so that none of them is stored."""
     if isinstance(messages, Message) or not isinstance(messages, Iterable):

@@ -62,6 +62,23 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class UnackedKey:
+    """What a subscription has still to ack of one key, gap records included."""
+
+    ordering_key: str  # "" for what has none
+    messages: int
+    position: int  # of the first
+
+
+@dataclass(frozen=True, slots=True)
+class Unacked:
+    """What a subscription has still to ack, by key: of all below `known_to`; what lies beyond waits in the topic."""
+
+    keys: tuple[UnackedKey, ...]
+    known_to: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlockedKey:
     """A key whose first message keeps others, or itself, from being delivered."""
 

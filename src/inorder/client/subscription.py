@@ -15,7 +15,7 @@ from inorder.client.stream import Stream, open_stream
 from inorder.clock import Clock
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
-from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, Unacked
 from inorder.options import SubscriptionOptions, build, check_flag, check_name, check_whole, known
 from inorder.pending import Pending
 
@@ -191,6 +191,10 @@ class Subscription:
     def skip(self, ordering_key: str) -> Pending[str]:
         """Give up the first message of a parked key, whose id is returned; the key goes on."""
         return self._transport.skip(self.name, ordering_key)
+
+    def unacked(self) -> Pending[Unacked]:
+        """What is still to be acked, by key: so that somebody can wait until all before a position is done."""
+        return self._transport.unacked(self.name)
 
     def metrics(self) -> Pending[Metrics]:
         """Counters, backlog and head-of-line times of this subscription."""

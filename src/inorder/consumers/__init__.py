@@ -14,6 +14,8 @@ from inorder.consumers.forwarding import (
     origin_of,
     read_forwarded,
 )
+from inorder.consumers.partitions import Group, Member, PartitionedTopic, SlotWait
+from inorder.consumers.queues import Guarantees, PartitionedQueue, Queue
 from inorder.consumers.sequences import Sequences
 from inorder.consumers.shadow import Difference, Shadow
 from inorder.consumers.sql_store import SqlStore
@@ -27,12 +29,19 @@ __all__ = [
     "Difference",
     "Dispatcher",
     "Forwarder",
+    "Group",
+    "Guarantees",
+    "Member",
     "MovingTopic",
     "Origin",
+    "PartitionedQueue",
+    "PartitionedTopic",
     "Progress",
+    "Queue",
     "Refused",
     "Sequences",
     "Shadow",
+    "SlotWait",
     "SqlStore",
     "SqliteStore",
     "Store",

@@ -26,7 +26,7 @@ from inorder.core.log import Log
 from inorder.core.ranges import Ranges, runs
 from inorder.errors import KeyNotBlocked
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record
-from inorder.metadata import BlockedKey, Counters, Metrics
+from inorder.metadata import BlockedKey, Counters, Metrics, Unacked, UnackedKey
 from inorder.options import FlowControl, QueueLimits, SubscriptionOptions
 
 SWEEP_US = 60 * MICROSECONDS  # how often messages that nobody pulls are looked at for their age
@@ -596,6 +596,14 @@ class Subscription:
             age_seconds=(now_us - head[PUBLISH_US]) / MICROSECONDS,
             head_of_line_seconds=(now_us - first_out_us) / MICROSECONDS,
         )
+
+    def unacked(self) -> Unacked:
+        """What is still to be acked, by key, of all that was taken in from the log."""
+        positions: dict[str, list[int]] = {}
+        for record in self._unacked():
+            positions.setdefault(record[KEY], []).append(record[POSITION])
+        keys = (UnackedKey(key, len(of_key), min(of_key)) for key, of_key in sorted(positions.items()))
+        return Unacked(tuple(keys), self.cursor)
 
     def metrics(self, now_us: int) -> Metrics:
         blocked = self.blocked_keys(now_us)

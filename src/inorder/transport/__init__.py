@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from inorder.clock import Clock
 from inorder.message import Batch, Gap, Message, Source
-from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
 
@@ -97,6 +97,8 @@ class Transport(Protocol):
     def resume_key(self, subscription: str, key: str) -> Pending[None]: ...
 
     def skip(self, subscription: str, key: str) -> Pending[str]: ...
+
+    def unacked(self, subscription: str) -> Pending[Unacked]: ...
 
     def metrics(self, subscription: str) -> Pending[Metrics]: ...
 

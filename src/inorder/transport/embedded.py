@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from inorder.broker import MessageQueue
 from inorder.errors import Closed, InorderError
 from inorder.message import Batch, Gap, Message, Source
-from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
+from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
 
@@ -96,6 +96,9 @@ class EmbeddedTransport:
 
     def skip(self, subscription: str, key: str) -> Pending[str]:
         return self._run(lambda: self.broker.skip(subscription, key))
+
+    def unacked(self, subscription: str) -> Pending[Unacked]:
+        return self._run(lambda: self.broker.unacked(subscription))
 
     def metrics(self, subscription: str) -> Pending[Metrics]:
         return self._run(lambda: self.broker.metrics(subscription))

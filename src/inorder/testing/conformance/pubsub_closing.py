@@ -385,7 +385,13 @@ class ClosingAll(HandlersCase):
         calls: list[Callable[[], Pending[Any]]] = [
             *(topic.create, topic.exists, topic.delete, topic.metadata, topic.subscriptions),
             *(subscription.create, subscription.exists, subscription.delete, subscription.metadata, subscription.pull),
-            *(subscription.blocked_keys, subscription.metrics, self.pubsub.topics, self.pubsub.subscriptions),
+            *(
+                subscription.blocked_keys,
+                subscription.unacked,
+                subscription.metrics,
+                self.pubsub.topics,
+                self.pubsub.subscriptions,
+            ),
             *(lambda: subscription.seek(position=0), lambda: subscription.set_options(ack_deadline=20)),
             *(lambda: subscription.resume_key("k"), lambda: subscription.skip("k")),
         ]

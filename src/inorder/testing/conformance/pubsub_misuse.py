@@ -86,6 +86,7 @@ class Existence(PubSubCase):
             subscription.metadata,
             subscription.pull,
             subscription.blocked_keys,
+            subscription.unacked,
             subscription.metrics,
             lambda: subscription.resume_key("k"),
             lambda: subscription.skip("k"),

@@ -8,7 +8,7 @@ import pytest
 
 from inorder.errors import KeyNotBlocked, SubscriptionNotFound
 from inorder.message import Gap
-from inorder.metadata import BlockedKey
+from inorder.metadata import BlockedKey, Unacked, UnackedKey
 from inorder.testing.conformance.case import QueueCase, texts
 
 ATTEMPTS = 5  # failed deliveries after which a key is parked unless a policy says otherwise
@@ -230,8 +230,26 @@ class Poison(QueueCase):
                 call("nobody", "k")
         with self.refused(SubscriptionNotFound, "nobody"):
             self.queue.blocked_keys("nobody")
+        with self.refused(SubscriptionNotFound, "nobody"):
+            self.queue.unacked("nobody")
 
     # -- what can be seen --------------------------------------------------------------------------
+
+    def test_what_is_not_acked_is_shown_by_key_and_up_to_where(self) -> None:
+        self.subscribe(enable_message_ordering=True)
+        assert self.queue.unacked("worker") == Unacked((), 0)
+        self.publish_by_letter("a1", "b1", "a2", "a3", "c1")
+        first, *_ = self.pull()  # what is out is not acked
+        keys = (UnackedKey("a", 3, 0), UnackedKey("b", 1, 1), UnackedKey("c", 1, 4))
+        assert self.queue.unacked("worker") == Unacked(keys, 5)
+        self.queue.ack(first.ack_id)
+        assert self.queue.unacked("worker") == Unacked((UnackedKey("a", 2, 2), *keys[1:]), 5)
+
+    def test_a_key_that_is_parked_is_not_acked(self) -> None:
+        self.subscribe_parking()
+        self.publish_by_letter("a1", "a2", "b1")
+        self.fail(ATTEMPTS)
+        assert self.queue.unacked("worker").keys[0] == UnackedKey("a", 2, 0)
 
     def test_a_key_that_waits_for_an_ack_is_shown(self) -> None:
         self.subscribe(enable_message_ordering=True)

@@ -1,0 +1,215 @@
+"""Consumers that share the partitions of a topic, each partition with one of them at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from time import monotonic
+from typing import Any
+
+from inorder.client.pubsub import PubSub
+from inorder.client.subscription import Subscription
+from inorder.clock import Clock
+from inorder.consumers.partitions.gate import Gate, Handler
+from inorder.consumers.partitions.membership import Membership
+from inorder.consumers.partitions.resizing import Resizer, group_subscription
+from inorder.consumers.partitions.routes import Routes
+from inorder.consumers.partitions.skew import live_skew
+from inorder.consumers.partitions.table import Table
+from inorder.consumers.store import Store
+from inorder.errors import Closed, FailedPrecondition, InorderError, InvalidArgument, NotFound
+from inorder.options import SubscriptionOptions, build, check_name, check_number, known
+from inorder.patterns.skew import SkewReport
+from inorder.pending import Pending
+
+SESSION_SECONDS = 10.0  # of silence, after which a member's partitions go to others
+BEATS = 4  # in each session: some may be late
+TICK_SECONDS = 0.02  # between two looks at the announcements
+OBSERVER = ""  # who only asks, and is no member
+
+_log = logging.getLogger(__name__)
+
+
+class Group:
+    """A handle on a group of consumers: each message of the topic goes to one of them, the same one for its key."""
+
+    def __init__(self, pubsub: PubSub, store: Store, table: Table, resizer: Resizer, name: str, clock: Clock) -> None:
+        self.name = check_name("group", name)
+        self._pubsub = pubsub
+        self._store = store
+        self._table = table
+        self._resizer = resizer
+        self._clock = clock
+
+    def create(self, **options: Any) -> Group:
+        """Create it, with a subscription on every partition; it gets what is published from now on.
+
+        The options are those of a subscription, which is ordered. A group that is there stays as it is.
+        """
+        checked = build(SubscriptionOptions, {"enable_message_ordering": True} | known(SubscriptionOptions, options))
+        if not checked.enable_message_ordering:
+            raise InvalidArgument(f"group {self.name!r}: enable_message_ordering is True in partitions, not False")
+        self._resizer.provide(self._table.change(lambda routes: _with_group(routes, self.name, asdict(checked))))
+        return self
+
+    def delete(self) -> None:
+        """Delete it and all that waits in it. A resize does not wait for it any more."""
+        routes = self._table.change(lambda routes: routes.without_group(self.name))
+        for partition in routes.live:
+            subscription = self.subscription(partition)
+            if subscription.exists().result():
+                subscription.delete().result()
+
+    def join(self, handler: Handler, *, member: str | None = None, session_seconds: float = SESSION_SECONDS) -> Member:
+        """Begin to consume: partitions come and go as members do. `handler` is as for `subscription.on("message")`."""
+        if not callable(handler):
+            raise InvalidArgument(f"handler: something to call, not {handler!r}")
+        check_number("session_seconds", session_seconds, above=0, up_to=600)
+        if self.name not in self._table.load().groups:
+            raise NotFound(f"group {self.name!r} does not exist; create it first")
+        name = uuid.uuid4().hex if member is None else check_name("member", member)
+        membership = self._membership(name, session_seconds)
+        return Member(self, membership, self._table, self._resizer, handler, session_seconds)
+
+    def subscription(self, partition: int) -> Subscription:
+        """The group's subscription on a partition: for its metrics, and its blocked keys."""
+        return group_subscription(self._pubsub, self._table.name, self.name, partition)
+
+    def assignment(self) -> dict[int, str]:
+        """The member that has each partition; without those that nobody has."""
+        return dict(sorted(self._membership(OBSERVER, SESSION_SECONDS).roster().holders.items()))
+
+    def backlogs(self) -> dict[int, int]:
+        """How many messages wait in each partition, those included that are being handled."""
+        return {
+            partition: self.subscription(partition).metrics().result().backlog_messages
+            for partition in self._table.current().live
+        }
+
+    def skew(self, *, top: int = 10) -> SkewReport:
+        """How unevenly what waits falls on keys, slots and partitions. Needs a key for each message: not `strict`."""
+        routes = self._table.current()
+        if routes.strict:
+            raise FailedPrecondition("a strict partition does not tell the keys of what waits; see `backlogs`")
+        loads: dict[str, int] = {}
+        for partition in routes.live:
+            for key in self.subscription(partition).unacked().result().keys:
+                if key.ordering_key:
+                    loads[key.ordering_key] = loads.get(key.ordering_key, 0) + key.messages
+        return live_skew(loads, routes, top)
+
+    def _membership(self, member: str, session_seconds: float) -> Membership:
+        return Membership(self._store, self._table, self.name, member, self._clock, session_seconds)
+
+    def __repr__(self) -> str:
+        return f"Group({self.name!r}, partitions of {self._table.name!r})"
+
+
+def _with_group(routes: Routes, name: str, options: Mapping[str, Any]) -> Routes:
+    return routes if name in routes.groups else routes.with_group(name, options)
+
+
+class Member:
+    """One consumer of a group, at work in threads of its own until `close`; or use it as `with group.join(…):`."""
+
+    def __init__(
+        self,
+        group: Group,
+        membership: Membership,
+        table: Table,
+        resizer: Resizer,
+        handler: Handler,
+        session_seconds: float,
+    ) -> None:
+        self.name = membership.member
+        self._group = group
+        self._membership = membership
+        self._table = table
+        self._resizer = resizer
+        self._gate = Gate(table, resizer)
+        self._handler = handler
+        self._pause_seconds = session_seconds / BEATS
+        self._open: dict[int, Subscription] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._seen = -1  # announcements
+        self._joined: Pending[None] = Pending()
+        # All in one thread, so that `async def` handlers never depend on the loop that happened to be there.
+        self._thread = threading.Thread(target=self._run, name=f"inorder-member-{self.name}", daemon=True)
+        self._thread.start()
+        self._joined.result()
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that this member has now."""
+        return sorted(self._open)
+
+    def step(self) -> None:
+        """Say that this member is alive, take partitions and give some back. Done by itself, again and again."""
+        with self._lock:
+            if self._stop.is_set():
+                return
+            place = self._membership.beat()
+            self._close({*self._open} - place.keeps)
+            if place.to_give:
+                self._membership.give(place.to_give)
+                self._table.announce()  # so that others take it at once, and not with their next beat
+            new = sorted(place.keeps - {*self._open})
+            if new:  # whoever planned them may not have come to make them
+                self._resizer.provide(self._table.known)
+            for partition in new:
+                handler = self._gate.before(self._handler)
+                self._open[partition] = self._group.subscription(partition).on("message", handler).open()
+
+    def close(self) -> None:
+        """Finish what runs, and leave the group."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock, suppress(Closed):
+            self._close(set(self._open))
+            self._membership.leave()
+            self._table.announce()
+
+    def _close(self, partitions: set[int]) -> None:
+        """Stop with partitions, all at once; done when their handlers are."""
+        for closing in [self._open.pop(partition).close() for partition in sorted(partitions)]:
+            closing.result()
+
+    def _run(self) -> None:
+        try:
+            self.step()
+            self._table.announce()  # others may have to give something
+        except Exception as error:
+            self._joined.set_exception(error)
+            return
+        self._joined.set_result(None)
+        beat_seconds = monotonic()
+        while not self._stop.wait(min(TICK_SECONDS, self._pause_seconds)):
+            try:
+                if monotonic() - beat_seconds > self._pause_seconds:
+                    beat_seconds = monotonic()
+                    self.step()
+                    self._resizer.advance()  # whoever began a resize may be gone
+                elif self._changed():
+                    self.step()
+            except Closed:
+                return  # the broker, or the store: nothing is left to consume
+            except InorderError as error:
+                _log.warning("member %r of group %r: %s", self.name, self._group.name, error)
+            except Exception:
+                _log.exception("member %r of group %r: the store failed", self.name, self._group.name)
+
+    def _changed(self) -> bool:
+        seen, self._seen = self._seen, self._table.announced()
+        return seen != self._seen
+
+    def __enter__(self) -> Member:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
