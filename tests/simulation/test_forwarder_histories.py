@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from inorder.consumers import Forwarder, MovingTopic
-from inorder.consumers.receipts import Receipts
+from inorder.consumers.moving.receipts import Receipts
 from inorder.pending import Pending
 from inorder.testing.history import Anomalies, anomalies
 

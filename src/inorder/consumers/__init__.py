@@ -1,11 +1,11 @@
 """The ordering patterns behind a subscription, with their state in a database."""
 
 from inorder.consumers.consumer import Consumer
-from inorder.consumers.cut_over import MovingTopic
 from inorder.consumers.dispatching import Dispatcher
 from inorder.consumers.events import Applied
-from inorder.consumers.forwarder import Forwarder
-from inorder.consumers.forwarding import (
+from inorder.consumers.moving.cut_over import MovingTopic
+from inorder.consumers.moving.forwarder import Forwarder
+from inorder.consumers.moving.forwarding import (
     Origin,
     Progress,
     Refused,
@@ -14,10 +14,10 @@ from inorder.consumers.forwarding import (
     origin_of,
     read_forwarded,
 )
+from inorder.consumers.moving.shadow import Difference, Shadow
 from inorder.consumers.partitions import Group, Member, PartitionedTopic, SlotWait
 from inorder.consumers.queues import Guarantees, PartitionedQueue, Queue
 from inorder.consumers.sequences import Sequences
-from inorder.consumers.shadow import Difference, Shadow
 from inorder.consumers.sql_store import SqlStore
 from inorder.consumers.sqlite_store import SqliteStore
 from inorder.consumers.store import Conflict, Store

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inorder.consumers.forwarding import Origin, is_barrier, origin_of
+from inorder.consumers.moving.forwarding import Origin, is_barrier, origin_of
 from inorder.message import Message
 from inorder.options import check_whole
 

@@ -44,10 +44,18 @@ from typing import Literal, TypeVar
 from inorder.client.subscription import Batches, Subscription
 from inorder.client.topic import Topic
 from inorder.clock import MICROSECONDS
-from inorder.consumers.barriers import Barriers
-from inorder.consumers.forwarding import BARRIER, ForwarderState, Progress, Refused, Tally, check_source, with_origin
-from inorder.consumers.outlet import OnRefused, Outlet
-from inorder.consumers.receipts import Receipts
+from inorder.consumers.moving.barriers import Barriers
+from inorder.consumers.moving.forwarding import (
+    BARRIER,
+    ForwarderState,
+    Progress,
+    Refused,
+    Tally,
+    check_source,
+    with_origin,
+)
+from inorder.consumers.moving.outlet import OnRefused, Outlet
+from inorder.consumers.moving.receipts import Receipts
 from inorder.errors import Aborted, FailedPrecondition, InorderError, InvalidArgument, TopicNotFound
 from inorder.message import ATTRIBUTES, Gap, Message, batch_of
 from inorder.options import RetryPolicy, check_flag, check_number, check_whole

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from inorder.client.topic import Topic, json_bytes
-from inorder.consumers.forwarder import Forwarder
-from inorder.consumers.forwarding import BARRIER
+from inorder.consumers.moving.forwarder import Forwarder
+from inorder.consumers.moving.forwarding import BARRIER
 from inorder.consumers.store import Change, States, Store
 from inorder.errors import Aborted, FailedPrecondition, InvalidMessage, ResourceExhausted
 from inorder.options import check_whole

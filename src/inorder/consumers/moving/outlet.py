@@ -14,8 +14,8 @@ from typing import Literal
 
 from inorder.client.topic import Topic
 from inorder.clock import MICROSECONDS, Clock
-from inorder.consumers.forwarding import BARRIER, SOURCE_ID, Refused, Tally, refuse_circle, with_origin
-from inorder.consumers.receipts import Receipts
+from inorder.consumers.moving.forwarding import BARRIER, SOURCE_ID, Refused, Tally, refuse_circle, with_origin
+from inorder.consumers.moving.receipts import Receipts
 from inorder.errors import (
     Aborted,
     DeadlineExceeded,

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Collection, Iterable
 
 from inorder.client.topic import Topic
-from inorder.consumers.forwarding import SOURCE_ID
+from inorder.consumers.moving.forwarding import SOURCE_ID
 from inorder.errors import AlreadyExists
 from inorder.message import Message
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, FlowControl, QueueLimits
