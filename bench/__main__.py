@@ -1,6 +1,6 @@
 """Measures what the documentation claims, against a peer in the same run.
 
-    python -m bench                     everything, in about four minutes
+    python -m bench                     everything, in about six minutes
     python -m bench core pull           only these subjects
     python -m bench backlog             10 million messages on disk; minutes, and only when it is named
     python -m bench --quick             less of everything, to see that it works
@@ -22,7 +22,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import api, backlog, broker, core, durable, latency, memory, pull, recovery, scaling
+from bench import api, backlog, broker, core, durable, latency, memory, patterns, pool, pull, recovery, scaling
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
 
@@ -34,8 +34,10 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "scaling": scaling.measure,
     "pull": pull.measure,
     "memory": memory.measure,
+    "patterns": patterns.measure,
     "durable": durable.measure,
     "recovery": recovery.measure,
+    "pool": pool.measure,
     "backlog": backlog.measure,
 }
 ONLY_BY_NAME = {"backlog"}  # takes minutes
@@ -76,7 +78,7 @@ def _arguments() -> argparse.Namespace:
         metavar="subject",
         help=f"one of {', '.join(SUBJECTS)}; all but {', '.join(ONLY_BY_NAME)} by default",
     )
-    parser.add_argument("--quick", action="store_true", help="measure less, in about 20 seconds")
+    parser.add_argument("--quick", action="store_true", help="measure less, in about 40 seconds")
     parser.add_argument("--repetitions", type=int, default=5, help="five or more; five by default")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file as well")
     arguments = parser.parse_args()

@@ -73,22 +73,17 @@ def core(pairs: list[Pair], batch: int, in_step: bool) -> float:
     start = process_time()
     for now_us, columns in enumerate(batches):
         state.apply(state.publish("t", columns, now_us)[1])
-        state.reveal()
         if in_step:
-            left -= _consume(state, batch, now_us)
-    while consumed := _consume(state, batch, len(batches)):
-        left -= consumed
+            leases = state.lease("s", batch, now_us)[1]
+            state.apply(state.ack("s", leases)[1])
+            left -= len(leases)
+    while leases := state.lease("s", batch, len(batches))[1]:
+        state.apply(state.ack("s", leases)[1])
+        left -= len(leases)
     elapsed = process_time() - start
     if left:
         raise WrongResult(f"{left} messages did not arrive")
     return len(pairs) / elapsed
-
-
-def _consume(state: State, count: int, now_us: int) -> int:
-    _, first, records = state.lease("s", count, now_us)
-    if records:
-        state.apply(state.ack("s", range(first, first + len(records)))[1])
-    return len(records)
 
 
 def standard_queue(pairs: list[Pair], batch: int, in_step: bool) -> float:

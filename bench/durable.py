@@ -38,19 +38,22 @@ class Peer(NamedTuple):
 
 
 def measure(effort: Effort) -> Iterator[Table]:
-    rows = _compare(
-        ours.queues,
-        [
-            Peer("SQLite, marks what is out", partial(sqlite.started, sqlite.Marking), Target(2)),
-            Peer("SQLite, remembers what is out", partial(sqlite.started, sqlite.Remembering), Target(2)),
-            Peer("Redis Streams, appendfsync always", partial(_start, "redis_streams"), Target(8)),
-            Peer("PostgreSQL, COPY and SKIP LOCKED", partial(_start, "postgresql"), Target(3)),
-        ],
-        partial(_publish_take_ack, effort.of(30_000, 3_000)),
-        effort,
-    )
+    peers = [
+        Peer("SQLite, marks what is out", partial(sqlite.started, sqlite.Marking), Target(2)),
+        Peer("SQLite, remembers what is out", partial(sqlite.started, sqlite.Remembering), Target(2)),
+        Peer("Redis Streams, appendfsync always", partial(_start, "redis_streams"), Target(8)),
+        Peer("PostgreSQL, COPY and SKIP LOCKED", partial(_start, "postgresql"), Target(3)),
+    ]
+    work = partial(_publish_take_ack, effort.of(30_000, 3_000))
     title = f"Durable: publish, take and ack, {KEYS:,} keys, batches of {BATCH}"
-    yield Table(title, "messages/s", rows, [_disk(), *_versions("redis-server", "postgres")])
+    notes = [_disk(), *_versions("redis-server", "postgres"), "Our acks are written, and synced with the next publish."]
+    yield Table(title, "messages/s", _compare(ours.queues, peers, work, effort), notes)
+
+    # The same promise on both sides: the peers sync an ack before they answer it.
+    rows = _compare(
+        partial(ours.queues, ours.SyncedBroker), [peer._replace(target=None) for peer in peers], work, effort
+    )
+    yield Table(f"{title}, and every ack is synced before it is answered", "messages/s", rows)
 
     rows = _compare(
         ours.publishers,

@@ -47,22 +47,29 @@ def backlog(broker: MessageQueue) -> int:
 class Broker:
     def __init__(self, broker: MessageQueue) -> None:
         self._broker = broker
-        self._out: list[str] = []
+        self._out: list[Message] = []
 
     def publish(self, messages: Sequence[Pair]) -> None:
-        self._broker.publish(TOPIC, [Message(data, ordering_key=key) for key, data in messages])
+        self._broker.publish(TOPIC, [Message(data, None, key) for key, data in messages])
 
     def take(self, count: int) -> list[bytes]:
-        messages = self._broker.pull(SUBSCRIPTION, count)
-        self._out = [message.ack_id for message in messages]
-        return [message.data for message in messages]
+        self._out = self._broker.pull(SUBSCRIPTION, count)
+        return [message.data for message in self._out]
 
     def ack(self) -> None:
         self._broker.ack(self._out)
 
 
+class SyncedBroker(Broker):
+    """One whose acks, too, are on disk before they are answered, as those of the peers are."""
+
+    def ack(self) -> None:
+        super().ack()
+        self._broker.durable().result()
+
+
 @contextmanager
-def queues() -> Iterator[NewQueue]:
+def queues(kind: type[Broker] = Broker) -> Iterator[NewQueue]:
     check()
 
     @contextmanager
@@ -71,7 +78,7 @@ def queues() -> Iterator[NewQueue]:
             TemporaryDirectory(prefix="inorder-bench-") as folder,
             closing(new_broker(Path(folder, "data"))) as broker,
         ):
-            yield Broker(broker)
+            yield kind(broker)
 
     yield new
 

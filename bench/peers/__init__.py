@@ -26,7 +26,10 @@ class Queue(Protocol):
         """The data of the next ones that are not out, oldest first."""
 
     def ack(self) -> object:
-        """Be done with what was taken last; return once that, too, would survive a power cut."""
+        """Be done with what was taken last; return once that, too, would survive a power cut.
+
+        Ours returns once it would survive the end of the process, and is synced with the next publish.
+        """
 
 
 class Publisher(Protocol):

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, Timer
 from inorder.commits import Commits, Group, Sync
@@ -43,12 +43,15 @@ from inorder.message import (
     batch_of,
     check_ordering_key,
     delivered,
+    leases_of,
+    numbered,
 )
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
 from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
 
 T = TypeVar("T")
+AckId: TypeAlias = str | Message
 Wake = Callable[[], None]
 Report = Callable[[str], None]
 
@@ -276,10 +279,7 @@ class MessageQueue:
     def _publish(self, topic: str, batch: Batch, now_us: int) -> list[str]:
         first, events, _ = self._state.publish(topic, batch, now_us)
         self._commit(events)
-        prefix = self._state.topics[topic].id_prefix
-        if len(batch[0]) == 1:
-            return [f"{prefix}{first}"]
-        return [f"{prefix}{position}" for position in range(first, first + len(batch[0]))]
+        return numbered(self._state.topics[topic].id_prefix, first, len(batch[0]))
 
     # -- messages out ------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class MessageQueue:
         A gap record on the way is told to `on_gap` and acked; it is no message.
         """
         check_whole("max_messages", max_messages)
-        if self._commits is not None:
+        if self._commits is not None and (self._due is not None or self._state.due_us <= self.clock.now_us()):
             self._write_what_is_due()
         messages: list[Message] = []
         while len(messages) < max_messages:
@@ -334,7 +334,7 @@ class MessageQueue:
                 try:
                     if source is not None:
                         self._check_consumer(source, subscription)
-                    subscribed, first, records = self._state.lease(
+                    subscribed, leases, records = self._state.lease(
                         subscription, max_messages, now_us, source, max_bytes, alone
                     )
                     attempts = subscribed.failures.attempts(records) if records else ()
@@ -344,7 +344,7 @@ class MessageQueue:
         finally:
             for call in calls:
                 call()
-        return delivered(records, attempts, first, source)
+        return delivered(records, attempts, leases, source)
 
     def _check_consumer(self, source: Source, subscription: str) -> None:
         if self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
@@ -363,17 +363,20 @@ class MessageQueue:
             subscribed = self._state.subscription(subscription)
             return subscribed.id_prefix, subscribed.ack_id_prefix
 
-    def ack(self, ack_id: str | Iterable[str]) -> None:
-        """The message is done. `InvalidAckId` names those that are not, or no longer, leased."""
+    def ack(self, ack_id: AckId | Iterable[AckId]) -> None:
+        """The message is done. `InvalidAckId` names those that are not, or no longer, leased.
+
+        Here and below an ack id may also be given as the message that has it.
+        """
         self._by_ack_id(ack_id, lambda name, leases: self.settle(name, leases, ()))
         self._wait_until_written()
 
-    def nack(self, ack_id: str | Iterable[str]) -> None:
+    def nack(self, ack_id: AckId | Iterable[AckId]) -> None:
         """The message failed and comes again, in its place, after the backoff of the retry policy."""
         self._by_ack_id(ack_id, lambda name, leases: self.settle(name, (), leases))
         self._wait_until_written()
 
-    def modify_ack_deadline(self, ack_id: str | Iterable[str], seconds: float) -> None:
+    def modify_ack_deadline(self, ack_id: AckId | Iterable[AckId], seconds: float) -> None:
         """The lease ends `seconds` from now; 0 is a nack. Any number of times."""
         self._by_ack_id(ack_id, lambda name, leases: self.extend(name, leases, seconds))
         if seconds == 0:
@@ -419,11 +422,12 @@ class MessageQueue:
         """Take back what a consumer holds but did not begin, without counting it as failed."""
         self._turn(lambda state, _: state.release(subscription, leases, consumer), subscription)
 
-    def _by_ack_id(self, ack_id: str | Iterable[str], answer: Callable[[str, Sequence[int]], list[int]]) -> None:
-        if isinstance(ack_id, str):
-            found = self._state.find_lease(ack_id)
+    def _by_ack_id(self, ack_id: AckId | Iterable[AckId], answer: Callable[[str, Sequence[int]], list[int]]) -> None:
+        if isinstance(ack_id, str | Message):
+            one = _text(ack_id)
+            found = self._state.find_lease(one)
             if found is None or answer(found[0].name, (found[1],)):
-                raise InvalidAckId(ack_id)
+                raise InvalidAckId(one)
             return
         given: object = ack_id
         # Bytes are several numbers, which is not what anybody means by them.
@@ -432,10 +436,10 @@ class MessageQueue:
         ack_ids = list(given)
         invalid: list[str] = []
         leases: dict[tuple[str, str], Sequence[int]] = {}  # by subscription and prefix
-        if run := self._state.find_run(ack_ids):
-            leases[run[0].name, run[0].ack_id_prefix] = run[1]
+        if pulled := self._pulled_together(ack_ids):
+            leases[pulled[0].name, pulled[0].ack_id_prefix] = pulled[1]
         else:
-            for one in dict.fromkeys(map(str, ack_ids)):
+            for one in dict.fromkeys(map(_text, ack_ids)):
                 if found := self._state.find_lease(one):
                     of_one = leases.setdefault((found[0].name, found[0].ack_id_prefix), [])
                     of_one.append(found[1])  # type: ignore[attr-defined]
@@ -445,6 +449,15 @@ class MessageQueue:
             invalid += [f"{prefix}{lease}" for lease in answer(name, of_name)]
         if invalid:
             raise InvalidAckId(*invalid)
+
+    def _pulled_together(self, ack_ids: Sequence[AckId]) -> tuple[Subscription, Sequence[int]] | None:
+        """The subscription and its leases, if these are the messages, or the ack ids, of a pull: much cheaper."""
+        leased = leases_of(ack_ids)
+        if leased is None:
+            return self._state.find_run(ack_ids)
+        prefix, leases = leased
+        found = self._state.find_lease(f"{prefix}{leases[0]}")
+        return None if found is None else (found[0], leases)
 
     # -- keys, replay and what is going on ---------------------------------------------------------
 
@@ -601,15 +614,19 @@ class MessageQueue:
     def _commit(self, events: Sequence[Event]) -> None:
         self._state.apply(events)
         for event in events:
-            if type(event) is Published and (event.refused or self._full):
-                self._log_full(event)
-        if self._commits is None:
-            self._reveal()
-        elif events:
+            if type(event) is Published:
+                if event.refused or self._full:
+                    self._log_full(event)
+                if self._commits is None:  # it is visible already
+                    self._wake(self._state.topics[event.topic].subscriptions)
+        if self._commits is not None and events:
             self._commits.add(events, self._serial_of)
 
-    def _reveal(self, count: int | None = None) -> None:
-        for subscription in self._state.reveal(count):
+    def _reveal(self, count: int) -> None:
+        self._wake(self._state.reveal(count))
+
+    def _wake(self, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
             if subscription.name in self._watchers:
                 self._to_wake.add(subscription.name)
 
@@ -647,19 +664,23 @@ class MessageQueue:
             due = self._due
         for call in calls:
             call()
-        if due is not None and not due.done():
+        if due is not None:
             self._commits.lead(due)
             due.result()
+            with self._lock:
+                if self._due is due:
+                    self._due = None
 
     def _committed(self, group: Group, location: Location) -> None:
         """A group of turns is on disk: what was published by them becomes visible."""
         assert self._journal is not None
-        with self._lock:
-            self._journal.written(location, group.stored)
-            self._reveal(group.hidden)
-            calls = self._end_turn()
-        for call in calls:
-            call()
+        if group.hidden:
+            with self._lock:
+                self._journal.written(location, group.stored)
+                self._reveal(group.hidden)
+                calls = self._end_turn()
+            for call in calls:
+                call()
         if self._journal.wants_snapshot():
             self._save()
 
@@ -815,6 +836,10 @@ class _Source:
             answer.set_exception(error)
         else:
             self._broker.durable().hand_to(answer)
+
+
+def _text(ack_id: AckId) -> str:
+    return ack_id.ack_id if isinstance(ack_id, Message) else str(ack_id)
 
 
 def _takes_any(subscription: Subscription, records: Iterable[Record], refused: Collection[int]) -> bool:

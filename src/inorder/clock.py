@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 MICROSECONDS = 1_000_000
+LONGEST_WAIT_US = 86400 * MICROSECONDS  # then one looks again: nobody can be told to wait for a thousand years
 
 _log = logging.getLogger(__name__)
 
@@ -101,8 +102,8 @@ class _TimerThread:
         while True:
             with self._changed:
                 while not self._heap or self._heap[0][0] > self._clock.now_us():
-                    wait_us = self._heap[0][0] - self._clock.now_us() if self._heap else None
-                    self._changed.wait(None if wait_us is None else max(wait_us, 0) / MICROSECONDS)
+                    wait_us = self._heap[0][0] - self._clock.now_us() if self._heap else LONGEST_WAIT_US
+                    self._changed.wait(min(max(wait_us, 0), LONGEST_WAIT_US) / MICROSECONDS)
                 timer = heapq.heappop(self._heap)[2]
             try:
                 timer.run()

@@ -26,6 +26,8 @@ IDLE_SECONDS = 1.0  # after which a thread ends, so that a broker that nobody us
 class Group:
     """What is written and answered together."""
 
+    __slots__ = ("answers", "body", "durable", "hidden", "stored", "sync", "values")
+
     def __init__(self) -> None:
         self.body: list[bytes] = []
         self.stored: list[Stored] = []
@@ -176,11 +178,14 @@ class Commits:
     def _run(self) -> None:
         while not self._stopping:
             with self._changed:
+                woken = True
                 if not self._asked and not self._stopping:
                     self._idle += 1
                     wait = IDLE_SECONDS if self._sync_at is None else max(self._sync_at - monotonic(), 0)
-                    self._changed.wait(wait)
+                    woken = self._changed.wait(wait)
                     self._idle -= 1
+                if not self._asked and woken:
+                    continue  # another one was faster, and may have to be helped again
                 if not self._asked and (self._idle or self._sync_at is None):
                     return  # one that waits is enough, and none while there is nothing to do
                 asked, self._asked = self._asked, False

@@ -10,10 +10,9 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count, repeat
+from itertools import repeat
 from operator import add
 from time import sleep
-from types import NoneType
 from typing import Any, Final, Protocol, TypeAlias
 
 from inorder.clock import MICROSECONDS
@@ -46,6 +45,8 @@ ATTRIBUTES: Final = 3
 PUBLISH_US: Final = 4
 SIZE: Final = 5
 STORED_US: Final = 6
+
+_TAILS = [f"{number:02}" for number in range(100)]  # the last two figures of every number of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class Message:
     __slots__ = ("_attempt", "_lease", "_record", "_settled", "_source", "_unsettled")
 
     # Set when delivered, and deleted by who settles the message: of several threads one can, and no lock is
-    # needed, which would cost as much as the rest of an answer.
+    # needed, which would cost as much as the rest of an answer. The answer itself is set by who settles it.
     _unsettled: None
-    _settled: Pending[None] | None
+    _settled: Pending[None]
     _lease: int
     _attempt: int
 
@@ -94,8 +95,7 @@ class Message:
     ) -> None:
         # Nothing is checked here: `entries` does it, so that a bad message is refused by the publish
         # it belongs to, together with its batch.
-        key: Any = ordering_key
-        self._record: Record = (-1, key, data, attributes, 0, 0, 0)
+        self._record: Record = (-1, ordering_key, data, attributes)  # type: ignore[assignment]  # the rest comes later
         self._source: Source | None = None  # and what else a delivery has, only a delivered message has
 
     @property
@@ -176,8 +176,8 @@ class Message:
     def modify_ack_deadline(self, seconds: float) -> Pending[None]:
         """Keep the message for `seconds` from now; 0 gives it back, as a nack does."""
         source = self._delivered_by()
-        if self._settled is not None:
-            return self._settled
+        if not hasattr(self, "_unsettled"):
+            return self._first_answer()
         if seconds == 0:
             return self.nack()
         return source.modify_ack_deadline(self._lease, seconds)
@@ -185,7 +185,7 @@ class Message:
     def _first_answer(self) -> Pending[None]:
         """The answer that counts: somebody else's."""
         self._delivered_by()
-        while self._settled is None:  # another thread is between two lines of `ack` or `nack`
+        while not hasattr(self, "_settled"):  # another thread is between two lines of `ack` or `nack`
             sleep(0)
         return self._settled
 
@@ -212,16 +212,36 @@ class Message:
         return f"Message({shown}, ordering_key={self.ordering_key!r}{delivered})"
 
 
-def delivered(records: Sequence[Record], attempts: Sequence[int], first: int, source: Source) -> list[Message]:
-    """The messages that a subscriber gets for records leased under numbers from `first` on."""
+def delivered(
+    records: Sequence[Record], attempts: Sequence[int], leases: Sequence[int], source: Source
+) -> list[Message]:
+    """The messages that a subscriber gets for records that were leased."""
     messages = list(map(Message.__new__, repeat(Message, len(records))))
-    for message, record, lease, attempt in zip(messages, records, count(first), attempts):
+    for message, record, lease, attempt in zip(messages, records, leases, attempts, strict=True):
         message._record = record
         message._lease = lease
         message._attempt = attempt
         message._source = source
-        message._settled = message._unsettled = None
+        message._unsettled = None
     return messages
+
+
+def leases_of(messages: Sequence[object]) -> tuple[str, Sequence[int]] | None:
+    """What the ack ids of messages begin with, and their leases, each once; None unless one source delivered them all.
+
+    So nobody formats, and reads again, the ack ids of a whole pull.
+    """
+    source: Source | None = getattr(messages[0], "_source", None) if messages else None
+    if source is None:
+        return None
+    try:
+        leases = [message._lease for message in messages if message._source is source]  # type: ignore[attr-defined]
+    except AttributeError:  # one of them is an ack id
+        return None
+    if len(leases) < len(messages):
+        return None
+    run = range(leases[0], leases[0] + len(leases))
+    return source.ack_id_prefix, run if leases == [*run] else list(dict.fromkeys(leases))
 
 
 def batch_of(messages: Iterable[Message]) -> Batch:
@@ -237,16 +257,34 @@ def _plain_batch(messages: Sequence[Message]) -> Batch | None:
 
     A look at whole columns costs a fifth of a look at each message, but does not tell which of them is bad.
     """
-    if set(map(type, messages)) != {Message}:
+    if {*map(type, messages)} != {Message}:
         return None
-    positions, keys, data, attributes, _, _, _ = zip(*[message._record for message in messages], strict=True)
-    types = {*map(type, keys)}, {*map(type, data)}, {*map(type, attributes)}
-    if types != ({str}, {bytes}, {NoneType}) or positions.count(-1) < len(messages):
+    try:
+        _, keys, data, attributes = zip(*[message._record for message in messages], strict=True)
+        text = "".join(keys)
+    except (ValueError, TypeError):  # one of them was delivered, or has no key
+        return None
+    none = (None,) * len(messages)
+    if attributes != none or {*map(type, data)} != {bytes} or not all(keys):
         return None
     lengths = list(map(len, keys))
     sizes = list(map(add, lengths, map(len, data)))
-    limits = min(lengths) > 0 and max(lengths) <= MAX_ORDERING_KEY_BYTES and max(sizes) <= MAX_MESSAGE_BYTES
-    return (keys, data, attributes, sizes) if limits and "".join(keys).isascii() else None
+    # Together they are mostly shorter than one may be; then none need be looked at.
+    short = len(text) <= MAX_ORDERING_KEY_BYTES or max(lengths) <= MAX_ORDERING_KEY_BYTES
+    fits = sum(sizes) <= MAX_MESSAGE_BYTES or max(sizes) <= MAX_MESSAGE_BYTES
+    return (keys, data, none, sizes) if short and fits and text.isascii() else None
+
+
+def numbered(prefix: str, first: int, count: int) -> list[str]:
+    """The prefix with each of `count` numbers from `first` on, for a third of what formatting each would cost."""
+    end = first + count
+    if count < 10 or first < 100:
+        return [f"{prefix}{number}" for number in range(first, end)]
+    texts: list[str] = []
+    for hundred in range(first // 100, (end + 99) // 100):
+        head, start = f"{prefix}{hundred}", 100 * hundred
+        texts += [head + tail for tail in _TAILS[max(first - start, 0) : end - start]]
+    return texts
 
 
 def to_columns(entries: Sequence[Entry]) -> Batch:
@@ -260,19 +298,23 @@ def to_columns(entries: Sequence[Entry]) -> Batch:
 def _entry(message: Message) -> Entry:
     if type(message) is not Message and not isinstance(message, Message):
         raise InvalidMessage(f"messages: expected Message, not {type(message).__name__}")
-    _, key, data, attributes, _, _, _ = message._record
+    _, key, data, attributes, *_ = message._record
     return make_entry(data, attributes, key if message._source is None else key or None)
 
 
 def make_entry(data: bytes, attributes: Mapping[str, str] | None, ordering_key: str | None) -> Entry:
     """Check the parts of one message against every limit of the specification."""
+    # Most have a short, plain key and no attributes; the others are looked at more closely.
+    if attributes is None and type(data) is bytes and type(ordering_key) is str and ordering_key.isascii():
+        length = len(ordering_key)
+        size = length + len(data)
+        if 0 < length <= MAX_ORDERING_KEY_BYTES and size <= MAX_MESSAGE_BYTES:
+            return ordering_key, data, None, size
     if type(data) is not bytes:
         data = _bytes(data)
     size = len(data)
     if ordering_key is not None:
-        # Most keys are short and plain; the others are looked at more closely.
-        plain = type(ordering_key) is str and 0 < len(ordering_key) <= MAX_ORDERING_KEY_BYTES and ordering_key.isascii()
-        size += len(ordering_key) if plain else check_ordering_key(ordering_key)
+        size += check_ordering_key(ordering_key)
     if attributes is not None:
         size += _attribute_bytes(attributes)
         attributes = dict(attributes) or None

@@ -109,7 +109,8 @@ def check_number(name: str, value: object, *, above: float | None = None, at_lea
     """Refuse anything but a finite number within the limits, naming both."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     # Nothing compares true with NaN, so this refuses what is no number as well.
-    if not ((number > above if above is not None else number >= at_least) and number <= up_to):
+    within = (number > above if above is not None else number >= at_least) and number <= up_to
+    if not within or number == math.inf:
         low = f"above {above:g}" if above is not None else f"at least {at_least:g}"
         high = "" if math.isinf(up_to) else f", up to {up_to:g}"
         raise InvalidArgument(f"{name}: {low}{high}, not {_shown(value)}")

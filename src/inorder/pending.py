@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from inorder.errors import DeadlineExceeded
@@ -113,20 +114,23 @@ class Pending(Generic[T]):
     def set_result(self, value: T) -> None:
         self._value = value
         if self._callbacks is not None:
-            self._hand_over()
+            Pending._hand_over((self,))
 
     @staticmethod
     def set_results(pendings: Iterable[Pending[U]], values: Iterable[U]) -> None:
         """Each pending gets its value; much cheaper than one call for each."""
+        awaited: list[Pending[U]] = []
         for pending, value in zip(pendings, values):  # noqa: B905 - strict costs time here
             pending._value = value
             if pending._callbacks is not None:
-                pending._hand_over()
+                awaited.append(pending)
+        if awaited:
+            Pending._hand_over(awaited)
 
     def set_exception(self, error: BaseException) -> None:
         self._error = error
         if self._callbacks is not None:
-            self._hand_over()
+            Pending._hand_over((self,))
 
     def _settle_by(self, call: Callable[[], T]) -> None:
         try:
@@ -159,31 +163,24 @@ class Pending(Generic[T]):
             if self._callbacks is None:
                 self._callbacks = []
             self._callbacks.append(callback)
-        if self.done():  # perhaps since a moment ago, and then its thread may not have seen the callback
-            self._hand_over()
+        if self._value is not _UNSET or self._error is not None:
+            Pending._hand_over((self,))  # perhaps since a moment ago, and its thread has not seen the callback
 
     def __await__(self) -> Generator[Any, None, T]:
-        if not self.done():
-            yield from self._suspend()
-        return self.result()
-
-    def _suspend(self) -> Generator[Any, None, None]:
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-        alarm = _alarms.get(loop)
-        if alarm is None:
-            alarm = _alarms[loop] = _Alarm(loop)
-
-        def finished(_: Pending[T]) -> None:
-            alarm.wake(woken)
-
-        self.add_done_callback(finished)
-        try:
-            yield from woken.__await__()
-        finally:
-            self._forget(finished)
+        # Written out, as this is most of what waiting costs: a task waits for every message that it publishes.
+        if self._value is _UNSET and self._error is None:
+            loop = _running_loop()
+            woken: asyncio.Future[None] = loop.create_future()
+            finished = partial(_alarm_of(loop).wake, woken)
+            self.add_done_callback(finished)
+            try:
+                yield from woken
+            except BaseException:  # who waited was cancelled
+                self._forget(finished)
+                raise
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[no-any-return]
 
     def _wait(self, timeout: float | None) -> None:
         if self.done():
@@ -198,14 +195,20 @@ class Pending(Generic[T]):
             self._forget(finished)
             raise DeadlineExceeded(f"no answer within {timeout} s")
 
-    def _hand_over(self) -> None:
+    @staticmethod
+    def _hand_over(pendings: Iterable[Pending[U]]) -> None:
+        """These are done: call whoever waits for them."""
+        calls: list[tuple[Pending[U], list[Callable[[Pending[U]], None]] | None]] = []
         with _handover:
-            callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
-            try:
-                callback(self)
-            except Exception:
-                _log.exception("a callback of a pending result failed")
+            for pending in pendings:
+                calls.append((pending, pending._callbacks))
+                pending._callbacks = None
+        for pending, callbacks in calls:
+            for callback in callbacks or ():
+                try:
+                    callback(pending)
+                except Exception:
+                    _log.exception("a callback of a pending result failed")
 
     def _forget(self, callback: Callable[[Pending[T]], None]) -> None:
         """Somebody stopped waiting: a result that takes long must not collect them."""
@@ -218,14 +221,16 @@ class _Alarm:
     """Wakes tasks of one loop from any thread. Many that are woken together cost one call to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
+        self.loop = weakref.ref(loop)
         self._to_wake: deque[asyncio.Future[None]] = deque()
         self._rings = False
 
-    def wake(self, future: asyncio.Future[None]) -> None:
+    def wake(self, future: asyncio.Future[None], _: object) -> None:
         self._to_wake.append(future)
-        loop = self._loop()
-        if not self._rings and loop is not None:
+        if self._rings:
+            return
+        loop = self.loop()
+        if loop is not None:
             self._rings = True
             # A closed loop raises: then nobody is left to wake.
             with contextlib.suppress(RuntimeError):
@@ -233,10 +238,33 @@ class _Alarm:
 
     def _ring(self) -> None:
         self._rings = False  # first: who comes now rings again
-        while self._to_wake:
-            future = self._to_wake.popleft()
+        to_wake = self._to_wake
+        while to_wake:
+            future = to_wake.popleft()
             if not future.done():
                 future.set_result(None)
 
 
 _alarms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Alarm] = weakref.WeakKeyDictionary()
+_latest: _Alarm | None = None  # the one that was asked for last: mostly there is one loop
+
+
+def _alarm_of(loop: asyncio.AbstractEventLoop) -> _Alarm:
+    global _latest
+    alarm = _latest
+    if alarm is None or alarm.loop() is not loop:
+        alarm = _latest = _alarms.get(loop) or _Alarm(loop)
+        _alarms[loop] = alarm
+    return alarm
+
+
+def _import_and_ask() -> asyncio.AbstractEventLoop:
+    global _running_loop
+    from asyncio import get_running_loop
+
+    _running_loop = get_running_loop
+    return get_running_loop()
+
+
+# asyncio is imported by the first who waits on a loop: others need not.
+_running_loop: Callable[[], asyncio.AbstractEventLoop] = _import_and_ask

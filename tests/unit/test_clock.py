@@ -242,3 +242,18 @@ def test_a_cancelled_timer_of_a_manual_clock_does_not_run() -> None:
     clock.call_at(1, lambda: seen.append(1)).cancel()
     clock.advance(1)
     assert seen == []
+
+
+def test_a_timer_that_is_due_in_a_million_years_ends_no_others() -> None:
+    clock = SystemClock()
+    clock.call_at(10**6 * 365 * 86400 * MICROSECONDS, print)
+    run_all(clock, 0)
+    run_all(clock)
+
+
+def test_a_manual_clock_tells_when_its_next_timer_is_due() -> None:
+    clock = ManualClock(start=0)
+    assert clock.next_due_us() is None
+    clock.call_at(7, print)
+    clock.call_at(5, print).cancel()
+    assert clock.next_due_us() == 7

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from inorder.errors import InorderError
-from inorder.message import Message, batch_of, delivered, make_entry, to_columns
+from inorder.message import Message, batch_of, delivered, make_entry, numbered, to_columns
 from inorder.options import MAX_MESSAGE_BYTES, MAX_ORDERING_KEY_BYTES
 
 
@@ -60,10 +60,16 @@ def test_one_odd_message_changes_nothing_for_the_others_of_its_batch(odd: tuple[
 
 def test_a_delivered_message_without_a_key_can_be_published_again() -> None:
     source: Any = object()
-    [again] = delivered([(3, "", b"x", None, 0, 1, 0)], [1], 1, source)
+    [again] = delivered([(3, "", b"x", None, 0, 1, 0)], [1], [1], source)
     assert [*map(list, batch_of([Message(b"y", ordering_key="k"), again]))] == [
         ["k", ""],
         [b"y", b"x"],
         [None, None],
         [2, 1],
     ]
+
+
+def test_many_ids_are_those_of_each_number() -> None:
+    for first in (0, 1, 95, 99, 100, 101, 199, 950, 12_345, 10**12 - 7):
+        for count in (0, 1, 9, 10, 99, 100, 101, 350):
+            assert numbered("p-", first, count) == [f"p-{number}" for number in range(first, first + count)]

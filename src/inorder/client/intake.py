@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Final, TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS, Timer
-from inorder.core.lanes import FreeLanes, Lanes
+from inorder.core.lanes import FreeLanes, Lanes, SparseLanes
 from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
 from inorder.message import KEY, Message
 from inorder.options import FlowControl, SubscriptionOptions
@@ -333,7 +333,7 @@ class Intake:
         """The broker has taken back all that was out, as the rules of order are others. What runs keeps its key."""
         self._let_go(list(self._held))
         self._left.clear()
-        self._lanes = Lanes() if self._options.enable_message_ordering else FreeLanes()
+        self._lanes = _lanes(_window(self._options))
         self._out_before = {lease: held[KEY] for lease, held in self._out.items()}
         for key in filter(None, self._out_before.values()):
             self._lanes.hold(key, ())
@@ -477,6 +477,13 @@ class Intake:
 def _window(options: SubscriptionOptions) -> int:
     """How many of a key may be out; 0 if keys mean nothing."""
     return options.max_outstanding_per_key if options.enable_message_ordering else 0
+
+
+def _lanes(window: int) -> Lanes[Held]:
+    """For messages that come so: the broker sends no two of a key together, unless it is told to."""
+    if not window:
+        return FreeLanes()
+    return SparseLanes() if window == 1 else Lanes()
 
 
 T = TypeVar("T")

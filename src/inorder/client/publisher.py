@@ -110,8 +110,10 @@ class Publisher:
                 alone = not self._messages and not self._options.batching.max_milliseconds
                 if alone:
                     self._begin(entry, answer)
+                elif self._waiting or not self._has_room(entry[3]):
+                    admitted = self._wait_for_room(entry, answer)
                 else:
-                    admitted = self._admit(entry, answer)
+                    self._collect(entry, answer)
         except InorderError as error:
             return Pending.failed(error)
         if alone:
@@ -136,7 +138,10 @@ class Publisher:
                 else:
                     answers: list[Pending[str]] = [Pending() for _ in batch[0]]
                     for entry, answer in zip(zip(*batch, strict=True), answers, strict=True):
-                        admitted = self._admit(entry, answer)
+                        if self._waiting or not self._has_room(entry[3]):
+                            admitted = self._wait_for_room(entry, answer)
+                        else:
+                            self._collect(entry, answer)
                     self._send_collected()
                     ids = Pending.all(answers)
         except InorderError as error:
@@ -224,43 +229,40 @@ class Publisher:
 
     # -- what is collected -------------------------------------------------------------------------
 
-    def _admit(self, entry: Entry, answer: Pending[str]) -> Pending[None] | None:
-        """Collect a message; beyond flow control it waits, and the reply tells when it waits no longer."""
-        if not self._waiting and self._has_room(entry):
-            self._collect(entry, answer)
-            return None
+    def _has_room(self, size: int) -> bool:
+        flow = self._options.flow_control
+        fits = self._messages < flow.max_messages and self._bytes + size <= flow.max_bytes
+        return fits or not self._messages
+
+    def _wait_for_room(self, entry: Entry, answer: Pending[str]) -> Pending[None]:
+        """Beyond flow control a message waits; the reply tells when it waits no longer."""
         waiting = Waiting(entry, answer, Pending())
         self._waiting.append(waiting)
         self._send_collected()
         return waiting.admitted
 
-    def _has_room(self, entry: Entry) -> bool:
-        flow = self._options.flow_control
-        fits = self._messages < flow.max_messages and self._bytes + entry[3] <= flow.max_bytes
-        return fits or not self._messages
-
     def _let_in(self) -> None:
         """Collect what waited beyond flow control, as far as there is room; it has waited enough to be sent."""
         if not self._waiting:
             return
-        while self._waiting and self._has_room(self._waiting[0].entry):
+        while self._waiting and self._has_room(self._waiting[0].entry[3]):
             waiting = self._waiting.popleft()
             self._collect(waiting.entry, waiting.answer)
             self._todo.append(partial(waiting.admitted.set_result, None))
         self._send_collected()
 
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
-        key, size, batching = entry[0], entry[3], self._options.batching
-        batch = self._collecting.get(key)
+        key, _, _, size = entry
+        batching, collecting = self._options.batching, self._collecting
         # While all keys together have few bytes, each of them has: then nobody need add up its own.
         few = self._bytes + size < batching.max_bytes
-        if not few and batch is not None and _bytes_of(batch) + size > batching.max_bytes:
+        if not few and key in collecting and _bytes_of(collecting[key]) + size > batching.max_bytes:
             self._send([self._take_out(key)])
-            batch = None
-        if batch is None:
-            batch = self._collecting[key] = [(entry, answer)]
-        else:
+        if key in collecting:
+            batch = collecting[key]
             batch.append((entry, answer))
+        else:
+            batch = collecting[key] = [(entry, answer)]
         self._collected += 1
         self._messages += 1
         self._bytes += size
@@ -268,10 +270,11 @@ class Publisher:
             self._send([self._take_out(key)])
         elif self._collected >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
-        elif not batching.max_milliseconds:
-            self._send_unless_busy()
-        elif self._timer is None:
-            self._set_timer()
+        elif batching.max_milliseconds:
+            if self._timer is None:
+                self._set_timer()
+        elif not self._requests:
+            self._send_collected()
 
     def _take_out(self, key: str) -> list[Collected]:
         batch = self._collecting.pop(key)

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heappushpop
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from inorder.message import KEY, POSITION
+
+_key = itemgetter(KEY)
 
 LINE_UP = 100  # records without a key that one turn moves behind those that came back
 
@@ -41,8 +45,20 @@ class Lanes(Generic[Item]):
         """How many a `take` would find."""
         return len(self._ready) + len(self._returned)
 
+    def put_one(self, record: Item) -> None:
+        """A new record, behind everything of its key."""
+        key, behind = record[1], self._behind
+        if key not in behind:
+            if key:
+                behind[key] = None
+            self._ready.append(record)
+        elif (waiting := behind[key]) is None:
+            behind[key] = deque((record,))
+        else:
+            waiting.append(record)
+
     def put(self, records: Iterable[Item]) -> None:
-        """New records, behind everything of their keys."""
+        """The same for many."""
         behind, ready = self._behind, self._ready
         for record in records:
             key = record[1]
@@ -66,8 +82,7 @@ class Lanes(Generic[Item]):
             taken = list(ready)
             ready.clear()
             return taken
-        popleft = ready.popleft
-        return [popleft() for _ in range(count)]
+        return list(map(deque.popleft, repeat(ready, count)))  # in C
 
     def _take_in_turns(self, count: int, consumer: object) -> list[Item]:
         """One that came back, one of a key, and so on; new ones without a key line up behind what came back."""
@@ -97,8 +112,16 @@ class Lanes(Generic[Item]):
         """These were taken a moment ago and go first again, in this order."""
         self._ready.extendleft(reversed(records))
 
+    def done_one(self, record: Item) -> None:
+        """It was out and will not come back: the next of its key is ready."""
+        if key := record[1]:
+            if waiting := self._behind[key]:
+                self._ready.append(waiting.popleft())
+            else:
+                del self._behind[key]
+
     def done(self, records: Iterable[Item]) -> None:
-        """These were out and will not come back: the next of their keys are ready."""
+        """The same for many."""
         behind, ready = self._behind, self._ready
         for record in records:
             key = record[1]
@@ -167,6 +190,9 @@ class Lanes(Generic[Item]):
 class FreeLanes(Lanes[Item]):
     """No order is promised, so no key waits: oldest first, and what came back before the rest."""
 
+    def put_one(self, record: Item) -> None:
+        self._ready.append(record)
+
     def put(self, records: Iterable[Item]) -> None:
         self._ready.extend(records)
 
@@ -174,8 +200,34 @@ class FreeLanes(Lanes[Item]):
         taken = [heappop(self._returned)[1] for _ in range(min(count, len(self._returned)))]
         return taken + self.take(count - len(taken)) if len(taken) < count else taken
 
+    def done_one(self, record: Item) -> None:
+        """Nobody waited for it."""
+
     def done(self, records: Iterable[Item]) -> None:
         """Nobody waited for them."""
+
+
+class SparseLanes(Lanes[Item]):
+    """For items that come one at a time per key, as a rule: whole bursts go in and out without a step for each."""
+
+    def put(self, records: Iterable[Item]) -> None:
+        records = list(records)
+        keys = dict.fromkeys(map(_key, records))
+        if len(keys) == len(records) and "" not in keys and self._behind.keys().isdisjoint(keys):
+            self._behind.update(keys)
+            self._ready.extend(records)
+        else:
+            super().put(records)
+
+    def done(self, records: Iterable[Item]) -> None:
+        records = list(records)
+        behind = self._behind
+        waiting = [*map(behind.pop, map(_key, records), repeat(None))]
+        if any(waiting):
+            for record, items in zip(records, waiting, strict=True):
+                if items:
+                    self._ready.append(items.popleft())
+                    behind[record[KEY]] = items
 
 
 class WindowedLanes(Lanes[Item]):
@@ -203,16 +255,19 @@ class WindowedLanes(Lanes[Item]):
     def ready(self) -> int:
         return len(self._line) + len(self._returned)  # at least: a key may have more than one turn
 
+    def put_one(self, record: Item) -> None:
+        key = record[KEY]
+        if not key:
+            self._line.append(record)
+        elif waiting := self._behind.get(key):
+            waiting.append(record)
+        else:
+            self._behind[key] = deque((record,))
+            self._queue(key)
+
     def put(self, records: Iterable[Item]) -> None:
         for record in records:
-            key = record[KEY]
-            if not key:
-                self._line.append(record)
-            elif waiting := self._behind.get(key):
-                waiting.append(record)
-            else:
-                self._behind[key] = deque((record,))
-                self._queue(key)
+            self.put_one(record)
 
     def take(self, count: int, consumer: object = None) -> list[Item]:
         if self._returned:
@@ -235,11 +290,14 @@ class WindowedLanes(Lanes[Item]):
             self._has_token.add(key)
             self._line.appendleft(key)
 
+    def done_one(self, record: Item) -> None:
+        if key := record[KEY]:
+            self._back_in(key)
+            self._go_on(key)
+
     def done(self, records: Iterable[Item]) -> None:
         for record in records:
-            if key := record[KEY]:
-                self._back_in(key)
-                self._go_on(key)
+            self.done_one(record)
 
     def hold(self, key: str, records: Sequence[Item]) -> None:
         for _ in records:

@@ -4,7 +4,7 @@ A pull is one grant: consecutive lease numbers, one deadline. So the records tha
 list, by lease number, and a grant lengthens it at the cost of copying pointers. Those that stay out
 while thousands of others come and go move to a dict, so that the list stays short. Deadlines are kept
 per span of leases, rounded up to a millisecond so that many small pulls share one; a span whose leases
-are all gone is dropped when its time comes.
+are all gone is dropped when its time comes, or when the next one is opened while nothing is out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 from inorder.message import Record
 
 GRAIN_US = 1_000
+OPEN = 1 << 62  # the end of a span that the next grant may lengthen
 TIDY = 1_024  # leases that may have ended before their places in the list are given up
 
 
@@ -23,12 +24,15 @@ class Leases:
     """The records of one subscription that are out. A number is never used twice. Not thread-safe."""
 
     def __init__(self, first: int = 1) -> None:
+        self._lasting_us = 0  # how long a lease lasts that nobody extends
         self._recent: list[Record | None] = []  # those from `_base` on; None: it has ended
         self._base = first
         self._ended = 0  # how many of the recent ones have
         self._old: dict[int, Record] = {}  # those before `_base` that are still out
         self._spans: list[list[int]] = []  # a heap of [deadline_us, first, end]
-        self._open = [0, 0, 0]  # the latest span, which the next grant may lengthen
+        self._open = [0, 0, 0]  # the latest span, to which all belong that are granted before the next is opened
+        self._open_from_us = self._open_until_us = 0  # it is for what is granted after the one, up to the other
+        self.new_deadline = False  # whether a span was opened; whoever sets an alarm for it takes this back
         self._own_deadline: dict[int, int] = {}  # of leases that were extended
         self._granted: list[tuple[int, int]] = []  # (first lease, time of its grant), ascending
         self._grants_limit = 64
@@ -43,25 +47,40 @@ class Leases:
         """How many are out."""
         return len(self._recent) - self._ended + len(self._old)
 
-    def grant(self, records: Sequence[Record], now_us: int, deadline_us: int) -> int:
-        """Lease all these until `deadline_us`; returns the first number, the rest follow it."""
-        recent = self._recent
+    def last(self, lasting_us: int) -> None:
+        """What is granted from now on lasts so long."""
+        self._lasting_us = lasting_us
+        self._close_span()
+
+    def grant(self, records: Sequence[Record], now_us: int) -> Sequence[int]:
+        """Lease all these; returns their numbers, which follow one another."""
+        recent, count = self._recent, len(records)
         first = self._base + len(recent)
         recent += records
-        deadline_us += -deadline_us % GRAIN_US
-        span = self._open
-        if span[0] == deadline_us:
-            span[2] += len(records)
-        else:
-            self._open_span(first, now_us, deadline_us)
-        return first
+        if not self._open_from_us < now_us <= self._open_until_us:
+            self._open_span(first, now_us)
+        return (first,) if count == 1 else range(first, first + count)
 
-    def _open_span(self, first: int, now_us: int, deadline_us: int) -> None:
-        self._open = [deadline_us, first, self.next]
+    def _open_span(self, first: int, now_us: int) -> None:
+        self._close_span(first)
+        if first == self._base and not self._old:  # nothing else is out: what is left would only take memory
+            self._spans.clear()
+            self._granted.clear()
+            self._own_deadline.clear()
+        deadline_us = _rounded_up(now_us + self._lasting_us)
+        self._open = [deadline_us, first, OPEN]
+        self._open_until_us = deadline_us - self._lasting_us
+        self._open_from_us = self._open_until_us - GRAIN_US
+        self.new_deadline = True
         heappush(self._spans, self._open)
         self._granted.append((first, now_us))
         if len(self._granted) > self._grants_limit:
             self._forget_old_grants()
+
+    def _close_span(self, end: int | None = None) -> None:
+        """What is granted from now on is of another span."""
+        self._open[2] = self.next if end is None else end
+        self._open_from_us = self._open_until_us = 0
 
     def get(self, lease: int) -> Record | None:
         """The record that is out under this number, if it still is."""
@@ -80,9 +99,13 @@ class Leases:
 
     def records(self, leases: Sequence[int]) -> list[Record]:
         """The same for many, all or nothing."""
-        if len(leases) == 1:
-            return [self.of(leases[0])]
-        return self._slice(leases) or [self.of(lease) for lease in leases]
+        if len(leases) != 1:
+            return self._slice(leases) or [self.of(lease) for lease in leases]
+        lease = leases[0]
+        record = self._recent[lease - self._base] if lease >= self._base else self._old[lease]
+        if record is None:
+            raise KeyError(lease)
+        return [record]
 
     def _slice(self, leases: Sequence[int]) -> list[Record] | None:
         """Mostly many are named as they were granted: then a piece of the list has their records."""
@@ -94,7 +117,8 @@ class Leases:
         if start < 0 or leases[-1] != named[-1] or (leases != named and leases != list(named)):
             return None
         records = self._recent[start : start + count]
-        return records if len(records) == count and all(records) else None  # type: ignore[return-value]
+        whole = len(records) == count and (not self._ended or all(records))
+        return records if whole else None  # type: ignore[return-value]
 
     def split(self, leases: Iterable[int]) -> tuple[list[int], list[int]]:
         """Those of these that are out, and those that are not, or no longer."""
@@ -113,7 +137,7 @@ class Leases:
 
     def extend(self, leases: Iterable[int], deadline_us: int) -> None:
         """Give these, all of them out, a deadline of their own."""
-        deadline_us += -deadline_us % GRAIN_US
+        deadline_us = _rounded_up(deadline_us)
         for lease in leases:
             if self._own_deadline.get(lease) != deadline_us:
                 self._own_deadline[lease] = deadline_us
@@ -123,13 +147,10 @@ class Leases:
 
     def end(self, leases: Sequence[int]) -> None:
         """These, all of them out and each named once, are out no longer."""
-        recent, ended = self._recent, self._ended + len(leases)
-        if ended == len(recent) and not self._old:
+        recent, count = self._recent, len(leases)
+        if count == len(recent) and not self._old:
             recent.clear()
-            self._base += ended
-            self._ended = 0
-            if self._own_deadline or len(self._spans) > 1:  # they would only keep memory from being freed
-                self.clear()
+            self._base += count
         else:
             self._end_some(leases)
 
@@ -143,7 +164,7 @@ class Leases:
                 del self._old[lease]
             if own:
                 own.pop(lease, None)
-        if self._ended > TIDY and self._ended > len(recent) // 2:
+        if self._ended == len(recent) or (self._ended > TIDY and self._ended > len(recent) // 2):
             self._grow_old()
 
     def clear(self) -> None:
@@ -155,15 +176,14 @@ class Leases:
         self._own_deadline.clear()
         self._spans.clear()
         self._granted.clear()
-        self._open = [0, 0, 0]
+        self._close_span()
 
     def expired(self, now_us: int) -> list[int]:
         """The leases whose time is over, in order; the caller ends them."""
+        self._close_span()  # an alarm went off, perhaps the only one: what is granted now needs another
         over: list[int] = []
         while self._spans and self._spans[0][0] <= now_us:
-            deadline_us, first, end = span = heappop(self._spans)
-            if span is self._open:
-                self._open = [0, 0, 0]
+            deadline_us, first, end = heappop(self._spans)
             over += [
                 lease for lease in self._within(first, end) if self._own_deadline.get(lease, deadline_us) <= now_us
             ]
@@ -191,7 +211,7 @@ class Leases:
         return [lease for lease in range(first, end) if self.get(lease) is not None]
 
     def _forget_dead_spans(self) -> None:
-        self._spans = [span for span in self._spans if span is self._open or self._within(span[1], span[2])]
+        self._spans = [span for span in self._spans if span[2] == OPEN or self._within(span[1], span[2])]
         heapify(self._spans)
 
     def _forget_old_grants(self) -> None:
@@ -199,3 +219,7 @@ class Leases:
         keep = bisect_right(self._granted, (oldest, 1 << 62)) - 1
         del self._granted[: max(keep, 0)]
         self._grants_limit = 2 * len(self._granted) + 64  # so that looking costs little per grant
+
+
+def _rounded_up(deadline_us: int) -> int:
+    return deadline_us + -deadline_us % GRAIN_US

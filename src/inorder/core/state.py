@@ -47,7 +47,7 @@ from inorder.errors import (
     TopicAlreadyExists,
     TopicNotFound,
 )
-from inorder.message import POSITION, SIZE, STORED_US, Batch, Record
+from inorder.message import POSITION, SIZE, STORED_US, Batch, Record, numbered
 from inorder.options import (
     MAX_ACK_DEADLINE_SECONDS,
     SubscriptionOptions,
@@ -71,11 +71,10 @@ class NoRoom(ResourceExhausted):
 class State:
     """The whole broker. `epoch` makes ids unique: give every start of a broker another one."""
 
-    def __init__(
-        self, epoch: str, book: Book | None = None, history: Callable[[int], History] = lambda _: MemoryHistory()
-    ) -> None:
+    def __init__(self, epoch: str, book: Book | None = None, history: Callable[[int], History] | None = None) -> None:
         self._epoch = epoch
-        self._history = history  # of the topic with a serial number
+        self._history = history or (lambda _: MemoryHistory())  # of the topic with a serial number
+        self._durable = history is not None  # what is published is written down before anybody may see it
         self._serial = 0
         self._first_lease = 1  # of new subscriptions: beyond those of a deleted one of the same name
         self.topics: dict[str, Topic] = {}
@@ -103,7 +102,7 @@ class State:
             raise SubscriptionNotFound(name) from None
 
     def subscriptions_of(self, topic: str) -> list[Subscription]:
-        return list(self.topic(topic).subscriptions.values())
+        return self.topic(topic).subscriptions.copy()
 
     def create_topic(self, name: str, options: TopicOptions, now_us: int) -> Decision[None]:
         check_name("topic", name)
@@ -147,24 +146,27 @@ class State:
             topic = self.topics[topic_name]
         except (KeyError, TypeError):
             raise TopicNotFound(topic_name) from None
-        keys, data, attributes, sizes = batch
-        first, count = topic.next_position, len(keys)
-        stored_us = max(now_us, topic.stored_us)  # a clock may have been set back
+        first = topic.next_position
+        stored_us = topic.stored_us
+        if stored_us < now_us:  # as always, unless a clock was set back
+            stored_us = now_us
+        count = len(batch[0])
         if count == 1:
-            size = sizes[0]
-            records = [(first, keys[0], data[0], attributes[0], now_us, size, stored_us)]
+            [key], [data], [attributes], [size] = batch
+            records = [(first, key, data, attributes, now_us, size, stored_us)]
         elif not count:
             return first, (), ()
         else:  # columns become rows in C, without a step of the interpreter per message
+            *columns, sizes = batch
             size = sum(sizes)
             positions = range(first, first + count)
-            records = list(zip(positions, keys, data, attributes, repeat(now_us), sizes, repeat(stored_us)))
+            records = list(zip(positions, *columns, repeat(now_us), sizes, repeat(stored_us)))
         refused = NOBODY
-        for subscription in topic.subscriptions.values():
+        for subscription in topic.limited:
             if (
                 subscription.backlog_messages + count > subscription.max_messages
                 or subscription.backlog_bytes + size > subscription.max_bytes
-                or (subscription.limited and self._hidden)
+                or self._hidden
             ):
                 refused = self._decide_refused(topic, records)
                 break
@@ -173,7 +175,7 @@ class State:
     def _decide_refused(self, topic: Topic, records: list[Record]) -> Mapping[str, frozenset[int]]:
         """Who misses which of these messages because it is full; or an error, if it must not miss any."""
         refused: dict[str, frozenset[int]] = {}
-        for subscription in topic.subscriptions.values():
+        for subscription in topic.subscriptions:
             coming = [
                 record
                 for hidden_topic, hidden, _, missed in self._hidden
@@ -191,16 +193,16 @@ class State:
 
     def lease(
         self, name: str, count: int, now_us: int, consumer: object = None, max_bytes: float = inf, alone: bool = True
-    ) -> tuple[Subscription, int, list[Record]]:
-        """Up to `count` messages for a consumer, with consecutive lease numbers from the one returned."""
+    ) -> tuple[Subscription, Sequence[int], list[Record]]:
+        """Up to `count` messages for a consumer, and their lease numbers, which follow one another."""
         try:
             subscription = self.subscriptions[name]
         except (KeyError, TypeError):
             raise SubscriptionNotFound(name) from None
-        first, records = subscription.lease(count, now_us, consumer, max_bytes, alone)
-        if records and subscription.wake_us > now_us + subscription.ack_deadline_us:
+        leased = subscription.lease(count, now_us, consumer, max_bytes, alone)
+        if subscription.leases.new_deadline:
             self._set_alarm(subscription)
-        return subscription, first, records
+        return leased
 
     def extend(self, name: str, leases: Sequence[int], seconds: float, now_us: int) -> Decision[list[int]]:
         """Move the deadline to `seconds` from now; the reply lists the leases that are over already."""
@@ -218,7 +220,7 @@ class State:
             subscription.forsake(consumer)
         return None, (), ()
 
-    def find_lease(self, ack_id: str) -> tuple[Subscription, int] | None:
+    def find_lease(self, ack_id: object) -> tuple[Subscription, int] | None:
         """The subscription and lease number that an ack id names, if it can be one."""
         prefix, dash, number = str(ack_id).rpartition("-")
         subscription = self._by_ack_prefix.get(prefix + dash)
@@ -226,13 +228,14 @@ class State:
             return None
         return subscription, int(number)
 
-    def find_run(self, ack_ids: Sequence[str]) -> tuple[Subscription, range] | None:
+    def find_run(self, ack_ids: Sequence[object]) -> tuple[Subscription, range] | None:
         """The same for many that were granted one after another, as those of a pull were: much cheaper."""
         found = self.find_lease(ack_ids[0]) if ack_ids else None
         if found is None:
             return None
-        prefix, leases = found[0].ack_id_prefix, range(found[1], found[1] + len(ack_ids))
-        return (found[0], leases) if ack_ids == [f"{prefix}{lease}" for lease in leases] else None
+        subscription, first = found
+        expected = numbered(subscription.ack_id_prefix, first, len(ack_ids))
+        return (subscription, range(first, first + len(ack_ids))) if ack_ids == expected else None
 
     def ack(self, name: str, leases: Sequence[int]) -> Decision[list[int]]:
         """Each lease named once. The reply lists those that are over; the others are acked all the same."""
@@ -365,6 +368,7 @@ class State:
 
     def _set_alarm(self, subscription: Subscription) -> None:
         """Ask again when this subscription's time comes, unless that is arranged already."""
+        subscription.leases.new_deadline = False
         due_us = subscription.due_us()
         if due_us is not None and due_us < subscription.wake_us:
             subscription.wake_us = due_us
@@ -394,7 +398,7 @@ class State:
         for ledger in book.subscriptions.values():
             self._restore_subscription(ledger)
         for name in self.topics:
-            self._set_retention(name)
+            self._subscribed_otherwise(name)
 
     def _restore_subscription(self, ledger: Ledger) -> None:
         # A detached one keeps the name of its topic, which may be that of another topic by now.
@@ -410,18 +414,23 @@ class State:
     def apply(self, events: Iterable[Event]) -> None:
         """Make true what was decided."""
         for event in events:
-            _APPLY[type(event)](self, event)
+            if isinstance(event, Published):  # nearly all events are of these two kinds
+                self._published(event)
+            elif isinstance(event, Acked):
+                name, leases, records = event
+                self.subscriptions[name].acked(leases, records)
+            else:
+                _APPLY[type(event)](self, event)
 
     def reveal(self, count: int | None = None) -> list[Subscription]:
-        """Let subscribers see what was published, or the first so many batches of it.
+        """Let subscribers see what was published, or the first so many batches of it; tells who they are.
 
-        Call it when that is as durable as it will get.
+        Call it when that is as durable as it will get. In memory it is so from the beginning.
         """
         touched: list[Subscription] = []
         for topic, records, size, refused in self._hidden if count is None else self._hidden[:count]:
-            for subscription in topic.subscriptions.values():
-                subscription.absorb(records, size, refused.get(subscription.name) if refused else None)
-                if subscription.wake_us == inf:
+            for subscription in topic.subscriptions:
+                if subscription.absorb(records, size, refused.get(subscription.name) if refused else None):
                     self._set_alarm(subscription)
                 touched.append(subscription)
             topic.visible = records[-1][0] + 1
@@ -432,11 +441,11 @@ class State:
         name, serial, id_prefix, options, now_us = event
         self._serial = serial + 1
         self.topics[name] = Topic(name, serial, id_prefix, options, now_us, self._history(serial))
-        self._set_retention(name)
+        self._subscribed_otherwise(name)
 
     def _topic_deleted(self, event: TopicDeleted) -> None:
         topic = self.topics.pop(event.topic)
-        for subscription in topic.subscriptions.values():
+        for subscription in topic.subscriptions:
             subscription.detach()
         topic.subscriptions.clear()
 
@@ -444,7 +453,7 @@ class State:
         name, topic, serial, options, now_us = event
         self._serial = serial + 1
         self._add_subscription(name, serial, self.topics[topic], options, now_us)
-        self._set_retention(topic)
+        self._subscribed_otherwise(topic)
 
     def _add_subscription(
         self, name: str, serial: int, topic: Topic, options: SubscriptionOptions, created_us: int
@@ -454,48 +463,46 @@ class State:
             name, serial, topic.name, prefix, topic.id_prefix, topic, options, created_us, self._first_lease
         )
         self.subscriptions[name] = self._by_ack_prefix[prefix] = subscription
-        topic.subscriptions[name] = subscription
+        topic.subscriptions.append(subscription)
         return subscription
 
     def _subscription_updated(self, event: SubscriptionUpdated) -> None:
         subscription = self.subscriptions[event.subscription]
         subscription.update(event.options)
         self._set_alarm(subscription)
-        self._set_retention(subscription.topic)
+        self._subscribed_otherwise(subscription.topic)
 
     def _subscription_deleted(self, event: SubscriptionDeleted) -> None:
         subscription = self.subscriptions.pop(event.subscription)
         self._first_lease = max(self._first_lease, subscription.leases.next)
         del self._by_ack_prefix[subscription.ack_id_prefix]
         if not subscription.detached:
-            del self.topics[subscription.topic].subscriptions[event.subscription]
-            self._set_retention(subscription.topic)
+            self.topics[subscription.topic].subscriptions.remove(subscription)
+            self._subscribed_otherwise(subscription.topic)
 
-    def _set_retention(self, name: str) -> None:
-        """A topic keeps messages for as long as it or one of its subscriptions asks for."""
+    def _subscribed_otherwise(self, name: str) -> None:
+        """A topic keeps messages for as long as it or a subscription asks for, and knows which can be full."""
         if topic := self.topics.get(name):
-            subscribed = [s.options for s in topic.subscriptions.values() if s.options.retain_acked_messages]
-            topic.retain(
-                max(
-                    [
-                        topic.options.message_retention_duration or 0,
-                        *(o.message_retention_duration for o in subscribed),
-                    ]
-                )
-            )
+            subscribed = topic.subscriptions
+            topic.limited = [subscription for subscription in subscribed if subscription.limited]
+            kept = [s.options.message_retention_duration for s in subscribed if s.options.retain_acked_messages]
+            topic.retain(max([topic.options.message_retention_duration or 0, *kept]))
 
     def _published(self, event: Published) -> None:
         name, records, size, refused, _ = event
         topic = self.topics[name]
-        topic.next_position = records[-1][0] + 1
-        topic.stored_us = records[-1][6]
+        last = records[-1]
+        topic.next_position = last[0] + 1
+        topic.stored_us = last[6]
         if topic.retention_us:
             topic.keep(records)
-        self._hidden.append((topic, records, size, refused))
-
-    def _acked(self, event: Acked) -> None:
-        name, leases, records = event
-        self.subscriptions[name].acked(leases, records)
+        if self._durable:
+            self._hidden.append((topic, records, size, refused))
+            return
+        for subscription in topic.subscriptions:
+            if subscription.absorb(records, size, refused.get(subscription.name) if refused else None):
+                self._set_alarm(subscription)
+        topic.visible = topic.next_position
 
     def _failed(self, event: Failed) -> None:
         subscription = self.subscriptions[event.subscription]
@@ -547,8 +554,6 @@ _APPLY: Mapping[type, Callable[[State, Any], None]] = {
     SubscriptionCreated: State._subscription_created,
     SubscriptionUpdated: State._subscription_updated,
     SubscriptionDeleted: State._subscription_deleted,
-    Published: State._published,
-    Acked: State._acked,
     Failed: State._failed,
     DeadLettered: State._dead_lettered,
     KeyResumed: State._key_resumed,

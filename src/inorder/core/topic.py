@@ -19,4 +19,5 @@ class Topic(Log):
         self.id_prefix = id_prefix
         self.options = options
         self.created_us = created_us
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: list[Subscription] = []
+        self.limited: list[Subscription] = []  # those of them that can be full

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate, pairwise, repeat
-from operator import itemgetter
+from sys import byteorder
 from typing import Any, NamedTuple
 
 from inorder.core.events import (
@@ -50,9 +50,6 @@ _ENTRY = struct.Struct("<BI")  # kind, length of what follows
 _PUBLISHED = struct.Struct("<IQIqQIIIIB")
 _ACKED = struct.Struct("<HIB")  # length of the name, positions, whether they are one run (then only its first is given)
 
-_data = itemgetter(DATA)
-_position = itemgetter(POSITION)
-
 
 class Batch(NamedTuple):
     """A published batch as it stands in a frame; its messages are read only where somebody wants them."""
@@ -75,13 +72,13 @@ class Batch(NamedTuple):
     @property
     def key_offsets(self) -> memoryview:
         """Where in `keys` each key begins, and the last one ends: one number more than there are messages."""
-        return self.columns[: 4 * (self.messages + 1)].cast("I")
+        return _offsets(self.columns[: 4 * (self.messages + 1)])
 
     @property
     def data_offsets(self) -> memoryview:
         """The same for `data`."""
         width = 4 * (self.messages + 1)
-        return self.columns[width : 2 * width].cast("I")
+        return _offsets(self.columns[width : 2 * width])
 
     @property
     def keys(self) -> memoryview:
@@ -102,7 +99,7 @@ class Batch(NamedTuple):
         if not self.own_times:
             return None
         start = 8 * (self.messages + 1) + sum(self.lengths)
-        return array("q", bytes(self.columns[start : start + 8 * self.messages]))
+        return _numbers("q", self.columns[start : start + 8 * self.messages])
 
     def _column(self, number: int) -> memoryview:
         start = 8 * (self.messages + 1) + sum(self.lengths[:number])
@@ -122,6 +119,18 @@ class Batch(NamedTuple):
         times: Iterable[int] = self.publish_times_us() or repeat(self.stored_us)
         positions = range(self.first, self.end)
         return list(zip(positions, keys, data, attributes, times, sizes, repeat(self.stored_us)))
+
+
+def _offsets(column: memoryview) -> memoryview:
+    """Numbers where they stand; a copy, if this machine has their bytes the other way round."""
+    return column.cast("I") if byteorder == "little" else memoryview(_numbers("I", column))
+
+
+def _numbers(kind: str, column: memoryview) -> array[int]:
+    numbers: array[int] = array(kind, bytes(column))
+    if byteorder != "little":
+        numbers.byteswap()
+    return numbers
 
 
 def _slices(joined: bytes, offsets: list[int]) -> list[str]:
@@ -171,40 +180,43 @@ def _published(event: Published, serial: int) -> Iterable[bytes]:
     times = b""
     if columns is None:
         columns = to_columns([(key, data, attributes, size) for _, key, data, attributes, _, size, _ in records])
-        times = array("q", [record[PUBLISH_US] for record in records]).tobytes()
+        times = _pack("q", [record[PUBLISH_US] for record in records])
     elif publish_us != stored_us:
-        times = array("q", [publish_us]).tobytes() * len(records)
+        times = _pack("q", [publish_us] * len(records))
     keys, data, attributes, sizes = columns
     joined = "".join(keys).encode()
     # One character is one byte in most keys; where it is not, each has to be looked at.
-    key_lengths = map(len, keys) if len(joined) == sum(map(len, keys)) else map(len, map(str.encode, keys))
-    key_offsets = array("I", accumulate(key_lengths, initial=0))
-    data_offsets = array("I", accumulate(map(len, data), initial=0))
+    key_offsets = [0, *accumulate(map(len, keys if joined.isascii() else map(str.encode, keys)))]
+    data_offsets = [0, *accumulate(map(len, data))]
     some = b""
     if any(attributes):
-        plain = map(sum, zip(map(len, data), _lengths(key_offsets.tolist()), strict=True))
+        plain = map(sum, zip(map(len, data), _lengths(key_offsets), strict=True))
         some = _json((attributes, [size - known for size, known in zip(sizes, plain, strict=True)]))
     missed = _json({name: missed_of(records, refused[name]) for name in refused}) if refused else b""
     blob = b"".join(data)
     header = _PUBLISHED.pack(
         serial, first, len(records), stored_us, size, len(joined), len(blob), len(some), len(missed), bool(times)
     )
-    parts = (header, missed, key_offsets.tobytes(), data_offsets.tobytes(), joined, blob, some, times)
+    parts = (header, missed, _pack("I", key_offsets), _pack("I", data_offsets), joined, blob, some, times)
     return (_ENTRY.pack(PUBLISHED, sum(map(len, parts))), *parts)
 
 
 def _acked(event: Acked) -> Iterable[bytes]:
     name, _, records = event
-    if Gap in map(type, map(_data, records)):
+    positions = [record[POSITION] for record in records if type(record[DATA]) is not Gap]
+    if len(positions) < len(records):
         positions = positions_of(records)
-    else:
-        positions = list(map(_position, records))
     first, count = min(positions), len(positions)
     is_run = max(positions) - first == count - 1
-    numbers = array("Q", [first] if is_run else positions).tobytes()
+    numbers = _pack("Q", [first] if is_run else positions)
     encoded = name.encode()
     header = _ACKED.pack(len(encoded), count, is_run)
     return (_ENTRY.pack(ACKED, len(header) + len(encoded) + len(numbers)), header, encoded, numbers)
+
+
+def _pack(kind: str, numbers: Sequence[int]) -> bytes:
+    """Numbers of a kind that `struct` knows, in a row."""
+    return struct.pack(f"<{len(numbers)}{kind}", *numbers)
 
 
 def _other(event: Event) -> Sequence[Any]:
@@ -269,8 +281,8 @@ def acked(entry: memoryview) -> tuple[str, Sequence[int]]:
     """The name of a subscription, and which positions it has done."""
     length, count, is_run = _ACKED.unpack_from(entry)
     start = _ACKED.size + length
-    positions = array("Q", bytes(entry[start:])).tolist()
     name = str(entry[_ACKED.size : start], "utf-8")
+    positions = _numbers("Q", entry[start:]).tolist()
     return name, range(positions[0], positions[0] + count) if is_run else positions
 
 

@@ -179,9 +179,13 @@ class _MappedFile:
         self._memory.flush()
 
 
+# macOS has it, where fsync leaves the bytes in the drive's own cache.
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
 def _sync_descriptor(descriptor: int) -> None:
-    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS, where fsync leaves the bytes in the drive's own cache
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
     else:
         os.fdatasync(descriptor)
 

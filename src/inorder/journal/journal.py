@@ -61,7 +61,9 @@ class Journal:
     def written(self, location: Location, published: Iterable[Stored]) -> None:
         """Remember where messages stand that were published in the frame at this location."""
         for stored in published:
-            index = self._indexes.setdefault(stored.serial, TopicIndex())
+            index = self._indexes.get(stored.serial)
+            if index is None:
+                index = self._indexes[stored.serial] = TopicIndex()
             index.add(location, stored, self.store.part_of(location), self.store.block)
 
     def wants_snapshot(self) -> bool:

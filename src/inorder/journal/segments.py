@@ -31,7 +31,8 @@ from inorder.journal.opening import Opening
 
 _OPEN_FILES = 32  # segments kept open for reading
 _COPY_BYTES = 1 << 22
-_LEAST_ROOM, _MOST_ROOM = 1 << 16, 1 << 22  # bytes of zeros ahead of the frames
+_LEAST_ROOM, _MOST_ROOM = 1 << 16, 1 << 20  # bytes of zeros ahead of the frames
+_ZEROS = bytes(_LEAST_ROOM)  # written again and again: the system would have to fetch many of them page by page
 
 
 class _Tail(NamedTuple):
@@ -153,7 +154,8 @@ class SegmentStore:
         wanted = min(max(needed, self._filled + room), self._segment_bytes)
         with suppress(OSError):  # where there is no room, the frame itself will say so
             while self._filled < wanted:
-                written = tail.file.write(self._filled, (bytes(wanted - self._filled),))
+                blocks, rest = divmod(wanted - self._filled, len(_ZEROS))
+                written = tail.file.write(self._filled, (*(_ZEROS,) * blocks, _ZEROS[:rest]))
                 if not written:
                     break
                 self._filled += written

@@ -255,6 +255,7 @@ class SqliteReader:
         size = 1
         while True:
             with self._connection() as connection:
+                connection.execute("BEGIN")  # one look: a snapshot explains only what was dropped before it
                 found = snapshot_location(connection)
                 batch = _batch(connection, start, end, size, found)
             if not batch:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS
-from inorder.errors import ForeignState, InvalidArgument, InvalidEvent
+from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.options import DAY_SECONDS, check_choice, check_number, check_whole
 from inorder.patterns.encoding import dump, load
 from inorder.patterns.step import (
@@ -82,7 +82,7 @@ class DeduplicateIds:
 
     def load(self, data: bytes) -> Seen:
         """What `dump` wrote."""
-        return _dict_of(self.STATE, data)
+        return load(self.STATE, data, lambda *items: dict(items))
 
     def _take(self, seen: Seen, event: Event, now_us: int) -> Fate:
         name = event[1]
@@ -154,7 +154,7 @@ class DeduplicateSequences:
 
     def load(self, data: bytes) -> Windows:
         """What `dump` wrote."""
-        return _dict_of(self.STATE, data)
+        return load(self.STATE, data, lambda *items: dict(items))
 
     def _take(self, windows: Windows, event: Event, now_us: int) -> Fate:
         producer, number = event[1], event[2]
@@ -197,10 +197,3 @@ def _copied(
         check_event(event, fields)
         copied = changed[key] = dict(states.get(key) or ())
     return copied
-
-
-def _dict_of(name: str, data: bytes) -> dict[str, Any]:
-    try:
-        return dict(load(name, data))
-    except (TypeError, ValueError) as error:
-        raise ForeignState(name, f"damaged, {error}") from None

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from inorder.errors import ForeignState, InvalidArgument
+
+S = TypeVar("S")
 
 DIGEST_DIGITS = 16  # 64 bits: two contents that tie otherwise are taken for one in 2**64 cases
 
@@ -22,16 +25,15 @@ def dump(name: str, state: tuple[Any, ...]) -> bytes:
     return _json([name, *map(_packed, state)])
 
 
-def load(name: str, data: bytes) -> tuple[Any, ...]:
-    """The fields of a state that `dump` wrote under the same name."""
+def load(name: str, data: bytes, make: Callable[..., S]) -> S:
+    """The state that `dump` wrote under the same name, made of its fields."""
     try:
         found, *fields = json.loads(data)
-        unpacked = tuple(map(_unpacked, fields))
+        if found == name:
+            return make(*map(_unpacked, fields))
     except (ValueError, TypeError, KeyError) as error:
         raise ForeignState(name, f"damaged, {error}") from None
-    if found != name:
-        raise ForeignState(name, f"it is one of {found!r}")
-    return unpacked
+    raise ForeignState(name, f"it is one of {found!r}")
 
 
 def digest(value: Any) -> str:

@@ -99,10 +99,10 @@ class IndependentFields:
 
     def load(self, data: bytes) -> Fields:
         """What `dump` wrote. Fields that nobody owns any more are kept, and not read."""
-        fields = load(self.STATE, data)
-        if len(fields) != 1 or not isinstance(fields[0], dict):
+        fields = load(self.STATE, data, lambda fields: fields)
+        if not isinstance(fields, dict):
             raise ForeignState(self.STATE, "not a dict of fields")
-        return fields[0]
+        return fields
 
     def _merge(self, before: Fields, event: Event) -> tuple[Fate, Fields]:
         _, event_type, time, fields = event[:4]

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import ParkingFull
 from inorder.options import DAY_SECONDS, REMEMBERED_GAPS, WhenParkingFull, check_choice, check_number, check_whole
-from inorder.patterns.step import GAP, PARKED, RELEASED, RETRY, Batch, Event, Missing, Outcome, checked
+from inorder.patterns.step import GAP, PARKED, RELEASED, RETRY, Batch, Event, Missing, Outcome, check_event, checked
 
 Parked: TypeAlias = tuple[tuple[int, int, Event], ...]  # number, time of arrival, event; by number
 Ranges: TypeAlias = tuple[tuple[int, int], ...]  # the first and the last number of each, oldest first
 
-# What a pattern does with one event: the state of its key, the event, the time, and where to tell what became of it.
+# What a pattern does with one event whose key is fine: the state of the key, the event, the time, and where to tell
+# what became of it.
 Take: TypeAlias = Callable[["Line | None", Event, int, list[Outcome]], "Line"]
 
 _arrived_us = itemgetter(1)
@@ -49,12 +50,15 @@ class Parking:
     capacity: int
     when_full: WhenParkingFull
     gap_timeout_seconds: float | None
+    _timeout_us: int | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity)
         check_choice("when_full", self.when_full, WhenParkingFull)
         if self.gap_timeout_seconds is not None:
             check_number("gap_timeout_seconds", self.gap_timeout_seconds, above=0, up_to=31 * DAY_SECONDS)
+        timeout_us = None if self.gap_timeout_seconds is None else round(self.gap_timeout_seconds * MICROSECONDS)
+        object.__setattr__(self, "_timeout_us", timeout_us)
 
     def take(self, line: Line, number: int, event: Event, now_us: int, emit: list[Outcome]) -> Line:
         """An event whose number is the expected one, or a later one."""
@@ -70,8 +74,8 @@ class Parking:
         if len(parked) >= self.capacity:
             return self._overflow(line, index, entry, emit)
         emit.append((PARKED, event))
-        if wake_at_us is None and self.gap_timeout_seconds is not None:
-            wake_at_us = now_us + round(self.gap_timeout_seconds * MICROSECONDS)
+        if wake_at_us is None and self._timeout_us is not None:
+            wake_at_us = now_us + self._timeout_us
         return Line(expected, (*parked[:index], entry, *parked[index:]), wake_at_us, missed)
 
     def _overflow(self, line: Line, index: int, entry: tuple[int, int, Event], emit: list[Outcome]) -> Line:
@@ -88,13 +92,19 @@ class Parking:
 
     def time_out(self, line: Line, now_us: int, emit: list[Outcome]) -> Line:
         """Give up the holes before whatever has waited long enough."""
-        expected, parked, wake_at_us, missed = line
-        if wake_at_us is None or now_us < wake_at_us:
-            return line
-        assert self.gap_timeout_seconds is not None
-        since_us = now_us - round(self.gap_timeout_seconds * MICROSECONDS)
-        overdue = max(index for index, entry in enumerate(parked) if entry[1] <= since_us)
+        expected, parked, _, missed = line
+        due_us = self._due_us(parked)
+        if due_us is None or now_us < due_us:
+            # What the line says may be wrong: it was perhaps stored under another timeout.
+            return line._replace(wake_at_us=due_us)
+        assert self._timeout_us is not None
+        since_us = now_us - self._timeout_us
+        overdue = max(index for index, (_, arrived_us, _) in enumerate(parked) if arrived_us <= since_us)
         return self._give_up(expected, parked, missed, overdue + 1, "timeout", emit)
+
+    def _due_us(self, parked: Parked) -> int | None:
+        """When the first of them will have waited long enough."""
+        return min(map(_arrived_us, parked)) + self._timeout_us if parked and self._timeout_us is not None else None
 
     def _give_up(
         self,
@@ -124,25 +134,25 @@ class Parking:
             expected += 1
             count += 1
         left = parked[count:]
-        wake_at_us = None
-        if left and self.gap_timeout_seconds is not None:
-            wake_at_us = min(map(_arrived_us, left)) + round(self.gap_timeout_seconds * MICROSECONDS)
-        return Line(expected, left, wake_at_us, missed)
+        return Line(expected, left, self._due_us(left), missed)
 
 
 def in_turn(take: Take, states: Mapping[str, Line], events: Iterable[Event], now_us: int) -> Batch[Line]:
     """Take many events of many keys, each as `take` does."""
     batch: Batch[Line] = Batch()
     changed, emit, wakes = batch.states, batch.emit, batch.wakes
+    new = tuple.__new__  # a `Line` made by its own constructor takes as long as all the rest
     for event in checked(events, 2):
         key, number = event[0], event[1]
         before = changed.get(key) or states.get(key)
         # Most events come in their turn, with nothing parked. All patterns release these, so it is done here, at
         # a third of the time. True and 1.0 equal 1, and are no numbers.
         if before is not None and number == before[0] and not before[1] and type(number) is int:
-            changed[key] = Line(number + 1, (), None, before[3])
+            changed[key] = new(Line, (number + 1, (), None, before[3]))
             emit.append((RELEASED, event))
             continue
+        if before is None:
+            check_event(event, 2)  # the key, of which a state was made only after a look at it
         after = take(before, event, now_us, emit)
         if after is not before:
             changed[key] = after

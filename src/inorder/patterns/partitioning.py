@@ -4,9 +4,10 @@ The slot of a key never changes. A resize changes the table, and moves as few sl
 before it moves is the business of whoever owns the queues.
 
 The hash is CRC-32 as zlib, gzip, PNG and Ethernet have it (reflected polynomial 0xEDB88320, initial value and final
-XOR 0xFFFFFFFF), of the key in UTF-8; the slot is its lowest 12 bits. It is in every language's library, and in Spark
-SQL as `crc32(key) % 4096`. On numbered keys ("order-1", "order-2", …), which are what keys look like, it spreads more
-evenly than chance. It resists nobody who picks keys in order to hit one slot.
+XOR 0xFFFFFFFF), of the key in UTF-8. The slot is the highest 12 bits of its product with 2654435761, modulo 2**32:
+Knuth's multiplicative hash, without which a few dozen numbered keys ("order-1", "order-2", …) would crowd together, as
+a CRC is linear. Any language has both, and so has Spark SQL, in 64 bits with a sign:
+`shiftright(pmod(crc32(key) * -1640531535L, 4294967296L), 20)`. It resists nobody who picks keys to hit one slot.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from inorder.errors import InvalidArgument
 from inorder.message import check_ordering_key
 from inorder.options import SLOTS, check_whole
 
+_KNUTH = 2654435761  # 2**32 divided by the golden ratio, as a prime
+_32_BITS = 2**32 - 1
+_PER_SLOT = 2**32 // SLOTS
+
 
 def slot_of(key: str) -> int:
     """The slot of a key, 0 to 4,095: the same in every process, language and version."""
     check_ordering_key(key)
-    return crc32(key.encode()) % SLOTS
+    return (crc32(key.encode()) * _KNUTH & _32_BITS) // _PER_SLOT
 
 
 class Move(NamedTuple):

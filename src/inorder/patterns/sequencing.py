@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from inorder.errors import DuplicateEvent, LateEvent, ProgressMissing
-from inorder.options import DEFAULT_PARKED, REMEMBERED_GAPS, WhenParkingFull, check_choice, check_whole
+from inorder.options import DEFAULT_PARKED, MAX_WHOLE, REMEMBERED_GAPS, WhenParkingFull, check_choice, check_whole
 from inorder.patterns.encoding import dump, load
 from inorder.patterns.parking import Line, Parking, Ranges, in_turn
 from inorder.patterns.step import (
@@ -88,6 +88,7 @@ class Resequencer:
 
     def on_message(self, state: Line | None, event: Event, now_us: int) -> Step[Line]:
         """One event, in its turn, ahead of it or behind it."""
+        check_event(event, 2)
         emit: list[Outcome] = []
         after = self._take(state, event, now_us, emit)
         return Step(after, tuple(emit), after.wake_at_us)
@@ -108,12 +109,12 @@ class Resequencer:
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""
-        return Line(*load(self.STATE, data))
+        return load(self.STATE, data, Line)
 
     def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:
-        check_event(event, 2)
         number = event[1]
-        check_event_number("sequence", number, event)
+        if type(number) is not int or not 0 <= number <= MAX_WHOLE:
+            check_event_number("sequence", number, event)
         if state is None:
             state = self._begin(event)
         if number < state.expected:

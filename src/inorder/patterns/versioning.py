@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from inorder.errors import InvalidArgument
-from inorder.options import DEFAULT_PARKED, WhenParkingFull, check_choice, check_flag, check_whole
+from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.options import DEFAULT_PARKED, MAX_WHOLE, WhenParkingFull, check_choice, check_flag, check_whole
 from inorder.patterns.encoding import dump, load
 from inorder.patterns.parking import Line, Parking, in_turn
 from inorder.patterns.step import (
@@ -46,7 +46,8 @@ class VersionGate:
     With `mode="every"` each version is applied after the one before it. A future one is parked until its turn
     (`capacity`, `when_full` and `gap_timeout_seconds` are those of the `Resequencer`), or, with `future="retry"`,
     not taken. On a key-ordered subscription a retry would never end: the missing version waits behind the one
-    that comes again and again. So `"retry"` needs `key_ordered=False`.
+    that comes again and again. So `"retry"` needs `key_ordered=False`, or, where it is what happens when the parking
+    is full, a gap timeout that makes room.
 
     With `mode="latest_only"`, for events that carry the whole state, whatever is newer is applied at once.
 
@@ -58,7 +59,7 @@ class VersionGate:
     key_ordered: bool = True
     first_version: int = 1
     capacity: int = DEFAULT_PARKED
-    when_full: WhenParkingFull = "retry"
+    when_full: WhenParkingFull = "error"
     gap_timeout_seconds: float | None = None
     _parking: Parking = field(init=False, repr=False, compare=False)
 
@@ -73,6 +74,11 @@ class VersionGate:
         if self.future == "retry" and self.key_ordered:
             raise InvalidArgument(
                 "future: 'retry' needs key_ordered=False; on a key-ordered subscription the missing version waits "
+                "behind the one that is retried, for ever"
+            )
+        if self.when_full == "retry" and self.key_ordered and self.gap_timeout_seconds is None:
+            raise InvalidArgument(
+                "when_full: 'retry' needs key_ordered=False or gap_timeout_seconds; else the missing version waits "
                 "behind the one that is retried, for ever"
             )
         # Whoever sets a timeout expects to be told of gaps, and would learn too late that nothing ever waits.
@@ -94,6 +100,7 @@ class VersionGate:
 
     def on_message(self, state: Line | None, event: Event, now_us: int) -> Step[Line]:
         """One event: the next version, a future one, or a stale one."""
+        check_event(event, 2)
         emit: list[Outcome] = []
         after = self._take(state, event, now_us, emit)
         return Step(after, tuple(emit), after.wake_at_us)
@@ -114,12 +121,18 @@ class VersionGate:
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""
-        return Line(*load(self.STATE, data))
+        line = load(self.STATE, data, Line)
+        if line.parked and self.mode == "latest_only":
+            raise FailedPrecondition(
+                f"{len(line.parked)} events are parked, which mode='latest_only' would never release; "
+                "let mode='every' finish them first"
+            )
+        return line
 
     def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:
-        check_event(event, 2)
         version = event[1]
-        check_event_number("version", version, event)
+        if type(version) is not int or not 0 <= version <= MAX_WHOLE:
+            check_event_number("version", version, event)
         line = Line(self.first_version) if state is None else state
         if version < line.expected:
             emit.append((DUPLICATE if version == line.expected - 1 and state is not None else STALE, event))

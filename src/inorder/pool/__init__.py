@@ -2,7 +2,7 @@
 
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions, Retry
-from inorder.pool.outcomes import ItemError, ItemGap, ItemTimeout, Outputs, WorkerDied, WorkersStuck
+from inorder.pool.outcomes import ItemError, ItemGap, ItemTimeout, Outputs, WorkerDied, WorkersGone, WorkersStuck
 from inorder.pool.pool import Results, WorkerPool
 from inorder.pool.scaling import Autoscale, ScaleEvent
 from inorder.pool.window import HeadOfLine
@@ -21,5 +21,6 @@ __all__ = [
     "ScaleEvent",
     "WorkerDied",
     "WorkerPool",
+    "WorkersGone",
     "WorkersStuck",
 ]

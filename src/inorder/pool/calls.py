@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from inorder.pool.functions import asynchronous, synchronous
+from inorder.pool.outcomes import Raise
 from inorder.pool.processes import Process, Processes
 from inorder.pool.window import Job
 
@@ -22,11 +24,14 @@ class Calls:
         raise NotImplementedError
 
     def gave_up(self, number: int) -> bool:
-        """Whether a call has raised because it was told to; asked once, where it raised."""
+        """Whether a call was told to give up; asked before it is finished."""
         return False
 
     def finished(self, number: int) -> None:
-        """The call has returned or raised."""
+        """The call has returned or raised; said once, where it was made, before there can be another one."""
+
+    def resize(self) -> None:
+        """There may be fewer workers now."""
 
     def close(self) -> None:
         """There will be no more calls, and what runs does not matter any more."""
@@ -60,7 +65,14 @@ class TaskCalls(Calls):
         if self._started is not None:
             attempt = self._attempts[job[0]] = _Attempt()
             self._started(job, lambda: self._soon(partial(self._cancel, job[0], attempt)))
-        return self._fn(job[2])
+        return self._guarded(job[2])
+
+    async def _guarded(self, item: Any) -> Any:
+        """These two would end the loop, and with it whoever else is there; so the reader raises them."""
+        try:
+            return await self._fn(item)
+        except (SystemExit, KeyboardInterrupt) as error:
+            return Raise((error,))
 
     def _cancel(self, number: int, attempt: _Attempt) -> None:
         if self._attempts.get(number) is attempt:  # else it has ended meanwhile
@@ -69,14 +81,11 @@ class TaskCalls(Calls):
 
     def gave_up(self, number: int) -> bool:
         attempt = self._attempts.get(number)
-        if attempt is None or not attempt.gave_up:
-            return False
-        attempt.task.uncancel()  # the worker goes on: only this call was cancelled
-        return True
+        return attempt is not None and attempt.gave_up
 
     def finished(self, number: int) -> None:
-        if self._attempts:
-            self._attempts.pop(number, None)
+        if self._attempts and (attempt := self._attempts.pop(number, None)) and attempt.gave_up:
+            attempt.task.uncancel()  # the worker goes on: only this call was cancelled
 
 
 class _Attempt:
@@ -97,23 +106,37 @@ class ProcessCalls(Calls):
     def __init__(self, fn: Callable[..., Any], started: Started | None, limit: Callable[[], int]) -> None:
         self._processes = Processes(fn, limit)
         self._started = started
+        self._lock = threading.Lock()
+        self._running: dict[int, Process] = {}  # those that may be told to give up
         self._given_up: set[int] = set()
 
     def call(self, job: Job) -> Any:
         with self._processes.one() as process:
-            if self._started is not None:
-                self._started(job, partial(self._kill, job[0], process))
-            return process.call(job[2])
+            process.wait_until_ready()
+            if self._started is None:
+                return process.call(job[2])
+            self._running[job[0]] = process
+            self._started(job, partial(self._kill, job[0], process))
+            try:
+                return process.call(job[2])
+            finally:
+                with self._lock:
+                    del self._running[job[0]]
 
     def _kill(self, number: int, process: Process) -> None:
-        self._given_up.add(number)
-        process.kill()
+        with self._lock:
+            if self._running.get(number) is process:  # else it has another item by now
+                self._given_up.add(number)
+                process.kill()
 
     def gave_up(self, number: int) -> bool:
         return number in self._given_up
 
     def finished(self, number: int) -> None:
         self._given_up.discard(number)
+
+    def resize(self) -> None:
+        self._processes.retire()
 
     def close(self) -> None:
         self._processes.close()

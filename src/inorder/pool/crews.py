@@ -212,8 +212,10 @@ class ThreadCrew(Crew[Item]):
                     continue
                 begun = self._begun = self._begun + 1
                 self._work_on(item)
-                if self._count > self._work.limit() or (self._coming and self._begun != begun):
-                    stays = self._rest()  # one too many, or others go on, and more of them come
+                if self._count > self._work.limit() and self._leaves():
+                    stays = False
+                elif self._coming and self._begun != begun:
+                    stays = self._rest()  # others go on, and more of them come
         except InorderError as error:
             self._cut_off(error)
         finally:
@@ -222,7 +224,7 @@ class ThreadCrew(Crew[Item]):
                 last = stays and self._closing and not self._count
             if last:
                 self._work.ended()
-            elif self._work.more():  # which this thread would have done, were it not one too many
+            elif self._ready or self._work.more():  # which this thread would have done, were it not one too many
                 self.wake()
             self._threads.discard(threading.get_ident())
 
@@ -252,6 +254,14 @@ class ThreadCrew(Crew[Item]):
             if not self._coming and (self._ready or self._work.more()):
                 self._call_in()
             return item
+
+    def _leaves(self) -> bool:
+        """Whether this thread, which has not looked for more work, is one too many; others may have left meanwhile."""
+        with self._changed:
+            if self._count <= self._work.limit():
+                return False
+            self._count -= 1  # at once, or others would believe that they are too many as well
+            return True
 
     def _rest(self) -> bool:
         """Wait to be called in; False if this thread is one too many."""
@@ -454,6 +464,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._ready: Pending[asyncio.AbstractEventLoop] = Pending()
         self._stop = asyncio.Event()
+        self._maker = threading.get_ident()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="inorder-loop", daemon=True)
         self._thread.start()
         self.loop = self._ready.result()
@@ -480,7 +491,14 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self._stop.set)
 
     def finish(self, last: Coroutine[Any, Any, object]) -> None:
-        """Run something to its end, then end."""
-        asyncio.run_coroutine_threadsafe(last, self.loop).result()
+        """Run something to its end, then end. Who made this loop waits for it.
+
+        Others get here by the garbage collector, in the middle of something that the loop may need.
+        """
+        ending = asyncio.run_coroutine_threadsafe(last, self.loop)
+        if threading.get_ident() != self._maker:
+            ending.add_done_callback(lambda _: self.stop())
+            return
+        ending.result()
         self.stop()
         self._thread.join()

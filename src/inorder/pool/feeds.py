@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -32,6 +33,7 @@ class Feed(ABC):
     """Reads a source, an item at a time, and only when there is room for it."""
 
     at_hand = False  # whether `fill` does something
+    failure: Exception | None = None  # what `fill` came upon
 
     def __init__(self) -> None:
         self._drains = False
@@ -59,7 +61,7 @@ class Feed(ABC):
         return
 
     def fill(self, count: int) -> list[Any]:
-        """Up to so many items, now; the source has ended if there are fewer."""
+        """Up to so many items, now; the source has ended if there are fewer, perhaps by its `failure`."""
         raise NotImplementedError
 
 
@@ -80,7 +82,13 @@ class FeedInPlace(Feed):
         self._wake()
 
     def fill(self, count: int) -> list[Any]:
-        return [] if self._drains else list(islice(self._iterator, count))
+        items: list[Any] = []
+        if not self._drains:
+            try:
+                items.extend(islice(self._iterator, count))  # keeps what came before a failure
+            except Exception as error:
+                self.failure = error
+        return items
 
 
 class FeedThread(Feed):
@@ -141,17 +149,18 @@ class FeedTask(Feed):
         self._task = self._loop.create_task(self._run(pool))
 
     def wake(self) -> None:
-        if threading.get_ident() == self._thread:
-            self._woken.set()
-        else:
-            self._loop.call_soon_threadsafe(self._woken.set)
+        self._on_loop(self._woken.set)
 
     def stop(self) -> None:
         super().stop()
+        self._on_loop(self._cancel)
+
+    def _on_loop(self, call: Callable[[], object]) -> None:
         if threading.get_ident() == self._thread:
-            self._cancel()
+            call()
         else:
-            self._loop.call_soon_threadsafe(self._cancel)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is left to tell
+                self._loop.call_soon_threadsafe(call)
 
     def _cancel(self) -> None:
         if self._task is not None:

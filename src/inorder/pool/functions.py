@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from typing import Any
 
 from inorder.pool.outcomes import Outputs
@@ -34,7 +35,8 @@ def asynchronous(fn: Callable[..., Any]) -> Callable[[Any], Coroutine[Any, Any, 
     if _is(inspect.isasyncgenfunction, fn):
 
         async def collect(item: Any) -> Outputs:
-            return Outputs([output async for output in fn(item)])
+            async with aclosing(fn(item)) as outputs:  # it ends here, also when it is left in the middle
+                return Outputs([output async for output in outputs])
 
         return collect
     if is_async(fn):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from inorder.errors import DeadlineExceeded, ResourceExhausted, Unavailable
+from inorder.errors import Aborted, DeadlineExceeded, ResourceExhausted, Unavailable
 from inorder.message import Gap
 
 
@@ -14,6 +14,12 @@ class Outputs(tuple[Any, ...]):
 
     Anything else that a function returns is one output, a list and a tuple too.
     """
+
+    __slots__ = ()
+
+
+class Raise(tuple[BaseException]):
+    """In the place of outputs: the reader raises this error."""
 
     __slots__ = ()
 
@@ -51,6 +57,13 @@ class WorkerDied(Unavailable):
     def __init__(self, exit_code: int | None) -> None:
         how = f"by signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"with exit code {exit_code}"
         super().__init__(f"a worker process ended {how} in the middle of the item")
+
+
+class WorkersGone(Aborted):
+    """Somebody else cancelled the tasks of a pool, or closed their loop."""
+
+    def __init__(self) -> None:
+        super().__init__("the workers were cancelled by somebody else, in the middle of their work")
 
 
 class WorkersStuck(ResourceExhausted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from inorder.errors import FailedPrecondition
@@ -14,7 +14,8 @@ from inorder.pool.crews import Crew, LoopThread, TaskCrew, ThreadCrew
 from inorder.pool.feeds import Feed, FeedInPlace, FeedTask, FeedThread, kind_of
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions
-from inorder.pool.run import Bell, Raise, Run
+from inorder.pool.outcomes import Raise
+from inorder.pool.run import Bell, Run
 from inorder.pool.window import Job
 
 In = TypeVar("In")
@@ -51,9 +52,11 @@ class Results(Generic[Out]):
         self._options = options
         self._kind_of_feed = kind_of(source)
         self._source = source
-        self._begun = False
+        self._beginning = threading.Lock()
         self._run: Run | None = None
         self._drained = False
+        self._in_block = False
+        self._reading: AsyncGenerator[Out] | None = None
 
     def __iter__(self) -> Iterator[Out]:
         bell = _ThreadBell()
@@ -65,9 +68,12 @@ class Results(Generic[Out]):
                     number, outputs = ready.popleft()
                     if isinstance(outputs, Raise):
                         raise outputs[0]
-                    yield from outputs[:-1]
-                    run.emitted(number)
-                    yield outputs[-1]
+                    for output in outputs[:-1]:
+                        yield output
+                        if run.stopped():
+                            return
+                    if run.emitted(number):
+                        yield outputs[-1]
                 if run.reader_waits():
                     bell.wait()
             run.raise_what_ended_it()
@@ -76,7 +82,13 @@ class Results(Generic[Out]):
             if loop_thread is not None:
                 loop_thread.finish(run.gone())
 
-    async def __aiter__(self) -> AsyncIterator[Out]:
+    def __aiter__(self) -> AsyncIterator[Out]:
+        reading = self._read()
+        if self._in_block:
+            self._reading = reading  # which the end of the block ends, and not the garbage collector
+        return reading
+
+    async def _read(self) -> AsyncGenerator[Out]:
         bell = _LoopBell()
         run = self._begin(bell, asyncio.get_running_loop())
         ready = run.ready
@@ -88,8 +100,10 @@ class Results(Generic[Out]):
                         raise outputs[0]
                     for output in outputs[:-1]:
                         yield output
-                    run.emitted(number)
-                    yield outputs[-1]
+                        if run.stopped():
+                            return
+                    if run.emitted(number):
+                        yield outputs[-1]
                 if run.reader_waits():
                     await bell.wait()
             run.raise_what_ended_it()
@@ -97,11 +111,28 @@ class Results(Generic[Out]):
             run.stop()
             await run.gone()
 
+    def __enter__(self) -> Results[Out]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Results[Out]:
+        self._in_block = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """When this returns, nothing runs any more."""
+        self.stop()
+        if self._reading is not None:
+            await self._reading.aclose()
+
     # -- steering ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Take nothing more from the source; the loop ends when what was taken has been put out."""
-        self._drained = True
+        with self._beginning:
+            self._drained = True
         if self._run is not None:
             self._run.drain()
 
@@ -110,7 +141,8 @@ class Results(Generic[Out]):
 
         Tasks are cancelled and processes killed; a thread ends when its function returns.
         """
-        self._begun = True  # if it has not, it will not
+        with self._beginning:
+            self._drained = True  # if it has not begun, nothing will be taken
         return [] if self._run is None else self._run.stop()
 
     def metrics(self) -> PoolMetrics:
@@ -133,17 +165,17 @@ class Results(Generic[Out]):
             raise
 
     def _begin(self, bell: Bell, loop: asyncio.AbstractEventLoop | None) -> Run:
-        if self._begun:
-            raise FailedPrecondition("the outputs of a pass can be read once; call map again for another pass")
-        self._begun = True
-        run = Run(self._options, bell)
-        crew, calls = self._crew(run, loop)
-        feed = self._feed(crew, loop)
-        self._run = run
-        run.start(feed, crew, calls)
-        if self._drained:
-            run.drain()
-        return run
+        with self._beginning:
+            if self._run is not None:
+                raise FailedPrecondition("the outputs of a pass can be read once; call map again for another pass")
+            run = Run(self._options, bell)
+            crew, calls = self._crew(run, loop)
+            feed = self._feed(crew, loop)
+            if self._drained:
+                feed.drain()
+            self._run = run
+            run.start(feed, crew, calls)
+            return run
 
     def _crew(self, run: Run, loop: asyncio.AbstractEventLoop | None) -> tuple[Crew[Job], Calls]:
         options = self._options

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from inorder.pool.functions import synchronous
@@ -45,7 +46,10 @@ class Processes:
     def _take(self) -> Process:
         with self._lock:
             process = self._idle.pop() if self._idle else None
-        if process is None or not process.alive():
+        if process is not None and not process.alive():
+            process.close()
+            process = None
+        if process is None:
             process = Process(self._fn)
         with self._lock:
             self._busy.add(process)
@@ -56,10 +60,18 @@ class Processes:
     def _give_back(self, process: Process) -> None:
         with self._lock:
             self._busy.discard(process)
-            keep = process.alive() and not self._closed and len(self._idle) + len(self._busy) < self._limit()
+            keep = not process.ended and not self._closed and len(self._idle) + len(self._busy) < self._limit()
             if keep:
                 self._idle.append(process)
         if not keep:
+            process.close()
+
+    def retire(self) -> None:
+        """End idle processes that are too many now."""
+        with self._lock:
+            keep = max(0, self._limit() - len(self._busy))
+            idle, self._idle = self._idle[keep:], self._idle[:keep]
+        for process in idle:
             process.close()
 
     def close(self) -> None:
@@ -82,23 +94,38 @@ class Process:
         self._process = _context.Process(target=_serve, args=(theirs, fn), name="inorder-worker", daemon=True)
         self._process.start()
         theirs.close()  # so that the pipe ends when the process does
+        self._ready = False
+        self.ended = False  # as far as we know, without asking the system
 
     def alive(self) -> bool:
-        return bool(self._process.is_alive())
+        return not self.ended and bool(self._process.is_alive())
+
+    def wait_until_ready(self) -> None:
+        """To start takes a while, which is nobody's fault."""
+        if not self._ready:
+            self._receive()
+            self._ready = True
 
     def call(self, item: Any) -> Any:
         """What the function returns for an item, or raises; `WorkerDied` if the process ends meanwhile."""
-        try:
-            self._pipe.send(item)
-            succeeded, answer = self._pipe.recv()
-        except (EOFError, OSError):
-            self._process.join()
-            raise WorkerDied(self._process.exitcode) from None
+        question = ForkingPickler.dumps(item)  # apart from the pipe: what it raises is no news of the process
+        with contextlib.suppress(OSError):  # if it has ended, there is no answer either
+            self._pipe.send_bytes(question)
+        succeeded, answer = pickle.loads(self._receive())
         if succeeded:
             return answer
         raise answer
 
+    def _receive(self) -> bytes:
+        try:
+            return self._pipe.recv_bytes()  # type: ignore[no-any-return]
+        except (EOFError, OSError):
+            self.ended = True
+            self._process.join()
+            raise WorkerDied(self._process.exitcode) from None
+
     def kill(self) -> None:
+        self.ended = True
         self._process.kill()
 
     def close(self) -> None:
@@ -111,27 +138,23 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
     """The life of a worker process: it ends when nobody is left to ask it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the program, and that ends us
     call = synchronous(fn)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while pipe.poll(None):
-            try:
-                item = pipe.recv()
-            except EOFError:
-                return
-            except Exception as error:  # it came whole, but cannot be read here
-                answer = (False, _portable(error))
-            else:
-                answer = _answer(call, item)
-            try:
-                pipe.send(answer)
-            except (TypeError, AttributeError, pickle.PicklingError) as error:
-                pipe.send((False, TypeError(f"the result cannot be sent to another process: {error}")))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send_bytes(b"ready")
+        while True:
+            question = pipe.recv_bytes()
+            pipe.send_bytes(_answer(call, question))
 
 
-def _answer(call: Callable[[Any], Any], item: Any) -> tuple[bool, Any]:
+def _answer(call: Callable[[Any], Any], question: bytes) -> Any:
     try:
-        return True, call(item)
+        value = call(pickle.loads(question))
     except BaseException as error:
-        return False, _portable(error)
+        return ForkingPickler.dumps((False, _portable(error)))
+    try:
+        return ForkingPickler.dumps((True, value))
+    except Exception as error:
+        refusal = TypeError(f"the result cannot be sent to another process: {_shown(error)}")
+        return ForkingPickler.dumps((False, refusal))
 
 
 def _portable(error: BaseException) -> BaseException:
@@ -141,4 +164,11 @@ def _portable(error: BaseException) -> BaseException:
         pickle.loads(pickle.dumps(error))
         return error
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        return RuntimeError(f"{type(error).__name__}: {_shown(error)}")
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(it cannot be shown)"

@@ -21,17 +21,11 @@ from inorder.pool.crews import Crew, ThreadCrew
 from inorder.pool.feeds import Feed
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions
-from inorder.pool.outcomes import ItemError, ItemGap, ItemTimeout, Outputs, WorkersStuck
+from inorder.pool.outcomes import ItemError, ItemGap, ItemTimeout, Outputs, Raise, WorkersGone, WorkersStuck
 from inorder.pool.scaling import Load, Scaler
 from inorder.pool.window import FREE, Job, Window
 
 _log = logging.getLogger(__name__)
-
-
-class Raise(tuple[BaseException]):
-    """In the place of outputs: the reader raises this error."""
-
-    __slots__ = ()
 
 
 class Bell(Protocol):
@@ -52,7 +46,8 @@ class Run:
         self._options = options
         self._clock = options.clock
         self._bell = bell
-        self._lock = threading.Lock()
+        # Reentrant, as a partition key may look at the metrics, and the garbage collector may end a forgotten pass.
+        self._lock = threading.RLock()
         self._window = Window(
             options.window,
             ordered=options.preserve_order,
@@ -60,13 +55,17 @@ class Run:
             buffer=options.buffer_size,
         )
         self.ready = self._window.ready
+        self._has_time_limit = options.process_timeout is not None
         self._enough = max(1, options.window // 4)  # room that is worth waking somebody for
         self._starved = False  # somebody would take an item from the source if there were room
         self._reader_waits = False
         self._source_over = False
         self.source_error: BaseException | None = None
         self._stopped = False
+        self._left: dict[int, Any] = {}  # what was inside then
+        self._workers_gone = False  # although nobody stopped them
         self.ended_all: Pending[None] = Pending()  # every worker has ended
+        self._fixed_workers = options.max_workers  # which options work out whenever they are asked
         self._scaler = (
             None if options.autoscale is None else Scaler(options.autoscale, options.window, self._clock.now_us())
         )
@@ -98,10 +97,12 @@ class Run:
 
     def admit(self, item: Any) -> None:
         with self._lock:
-            self._admit(item)
+            if self._stopped:
+                return  # too late: what was left has been told
+            self._admit(item, self._clock.now_us())
         self.crew.wake()
 
-    def _admit(self, item: Any) -> None:
+    def _admit(self, item: Any, now_us: int) -> None:
         key: Hashable = FREE
         if self._options.partition_key is not None:
             try:
@@ -111,14 +112,14 @@ class Run:
                 self._without_key[self._window.issued] = error
             else:
                 key = FREE if found is None else (found,)  # so that no key looks like none, as 0 and "" would
-        number = self._window.admit(item, key, self._clock.now_us())
+        number = self._window.admit(item, key, now_us)
         if self._options.order_timeout is not None and number == self._window.head:
             self._watch_head()
 
     def source_ended(self, error: BaseException | None) -> None:
         with self._lock:
-            self._source_over = True
             self.source_error = error
+            self._source_over = True  # last: the reader looks without the lock
             ring = self._reader_can_go_on()
         if ring:
             self._bell.ring()
@@ -140,13 +141,13 @@ class Run:
         if not self.feed.at_hand or self._source_over or self._stopped or not self.room():
             return False
         count = min(count, self._window.free)
-        try:
-            items = self.feed.fill(count)
-        except Exception as error:
-            items, self.source_error = [], error
-        self._source_over = len(items) < count
+        items = self.feed.fill(count)
+        now_us = self._clock.now_us()
         for item in items:
-            self._admit(item)
+            self._admit(item, now_us)
+        if len(items) < count:
+            self.source_error = self.feed.failure
+            self._source_over = True
         return bool(items)
 
     def more(self) -> bool:
@@ -159,6 +160,7 @@ class Run:
         if self._late and item[0] in self._late:  # given up before anybody had time for it
             with self._lock:
                 del self._late[item[0]]
+                self._forget(item[0])
                 self._window.ended(item)
             return False
         return not self._stopped
@@ -169,8 +171,11 @@ class Run:
         return self.calls.call(item)
 
     def done(self, item: Job, value: Any) -> None:
-        outputs = value if type(value) is Outputs else (value,)
-        self._finish(item, outputs)
+        if self._has_time_limit:
+            self.calls.finished(item[0])
+        if type(value) is Raise:
+            self._counts["failed"] += 1
+        self._finish(item, value if type(value) in (Outputs, Raise) else (value,))
 
     def failed(self, item: Job, error: BaseException) -> Awaitable[object] | None:
         number = item[0]
@@ -178,14 +183,15 @@ class Run:
             assert self._options.process_timeout is not None
             error = ItemTimeout(self._options.process_timeout)
             self._counts["timed_out"] += 1
-        if self._stopped:
-            return None
+        if self._has_time_limit:
+            self.calls.finished(number)
         with self._lock:
-            if number in self._late:
+            self._end_timer(number)  # the time limit is for the function, and not for the error handler
+            if self._stopped or number in self._late:
                 return None
             failures = self._failures.get(number, 0) + 1
             retry = self._options.retry
-            if retry is not None and failures < retry.max_attempts and isinstance(error, Exception):
+            if retry is not None and failures < retry.max_attempts and _is_a_failure(error):
                 self._failures[number] = failures
                 self._counts["retries"] += 1
                 self._at(number, retry.backoff(failures), partial(self._try_again, item))
@@ -195,21 +201,15 @@ class Run:
 
     def after_failure(self, item: Job) -> None:
         outputs = self._verdicts.pop(item[0], None)
-        if outputs is not None or item[0] in self._late:
+        if outputs is not None or item[0] in self._late:  # else it is tried again, or everything has stopped
             self._finish(item, outputs)
-        else:  # it is tried again, or everything has stopped
-            self.calls.finished(item[0])
 
     def _finish(self, item: Job, outputs: tuple[Any, ...] | None) -> None:
         """Nobody works on an item any more, and that is what it came to; None if nobody wants to know."""
         number = item[0]
-        self.calls.finished(number)
         with self._lock:
-            if self._timers and (timer := self._timers.pop(number, None)):
-                timer.cancel()
-            if self._failures or self._without_key:
-                self._failures.pop(number, None)
-                self._without_key.pop(number, None)
+            self._end_timer(number)
+            self._forget(number)
             self._window.ended(item)
             if self._late and number in self._late:
                 self._stuck -= self._late.pop(number)
@@ -219,8 +219,17 @@ class Run:
             ring = self._reader_can_go_on()
         if ring:
             self._bell.ring()
+        if self._starved and not self.feed.at_hand:  # else this worker itself looks for more
+            self._wake_feed()
+
+    def _forget(self, number: int) -> None:
+        if self._failures or self._without_key:
+            self._failures.pop(number, None)
+            self._without_key.pop(number, None)
 
     def _settle(self, number: int, outputs: tuple[Any, ...]) -> None:
+        if self._stopped:
+            return  # it is among what was left
         self._window.settle(number, outputs, self._clock.now_us())
         if self._options.order_timeout is not None:
             self._watch_head()
@@ -242,6 +251,11 @@ class Run:
 
     def ended(self) -> Coroutine[Any, Any, object] | None:
         self.calls.close()
+        with self._lock:
+            self._workers_gone = not self._stopped
+            ring = self._reader_can_go_on()
+        if ring:
+            self._bell.ring()
         self.ended_all.set_result(None)
         return None
 
@@ -250,7 +264,7 @@ class Run:
     def _verdict(self, number: int, item: Any, error: BaseException) -> tuple[Any, ...]:
         """What stands in the place of an item that failed for good."""
         self._counts["failed"] += 1
-        if self._options.when_failed == "raise" or not isinstance(error, Exception):
+        if self._options.when_failed == "raise" or not _is_a_failure(error):
             return Raise((error,))
         if self._options.when_failed == "emit":
             return (ItemError(number, item, error, self._failures.get(number, 0) + 1),)
@@ -288,14 +302,15 @@ class Run:
         """A call has begun, and may take so long and no longer; then it can be made to give up, or not."""
         assert self._options.process_timeout is not None
         with self._lock:
-            self._at(job[0], self._options.process_timeout, give_up or partial(self._leave_behind, job))
+            leave = partial(self._leave_behind, job, self._failures.get(job[0], 0))
+            self._at(job[0], self._options.process_timeout, give_up or leave)
 
-    def _leave_behind(self, job: Job) -> None:
+    def _leave_behind(self, job: Job, failures: int) -> None:
         """The time of a call is over, but its thread cannot be stopped. So its key waits, but its place does not."""
         assert self._options.process_timeout is not None
         number = job[0]
         with self._lock:
-            if self._timers.pop(number, None) is None or self._stopped:
+            if self._failures.get(number, 0) != failures or self._timers.pop(number, None) is None or self._stopped:
                 return  # it has ended meanwhile
             self._counts["timed_out"] += 1
             self._stuck += 1
@@ -311,6 +326,8 @@ class Run:
                 ring = self._reader_can_go_on()
             if ring:
                 self._bell.ring()
+            if self._starved:
+                self._wake_feed()
         self.crew.wake()  # another thread takes its place
 
     def _watch_head(self) -> None:
@@ -347,6 +364,10 @@ class Run:
             before.cancel()
         self._timers[name] = self._clock.call_at(self._clock.now_us() + round(seconds * MICROSECONDS), call)
 
+    def _end_timer(self, number: int) -> None:
+        if self._timers and (timer := self._timers.pop(number, None)):
+            timer.cancel()
+
     def _repeat(self, name: str, seconds: float, call: Callable[[], object]) -> None:
         def again() -> None:
             if not self._stopped:
@@ -360,7 +381,7 @@ class Run:
     # -- how many workers --------------------------------------------------------------------------
 
     def _workers(self) -> int:
-        return self._scaler.workers if self._scaler is not None else self._options.max_workers
+        return self._fixed_workers if self._scaler is None else self._scaler.workers
 
     def _scale(self) -> None:
         assert self._scaler is not None
@@ -371,12 +392,13 @@ class Run:
             changed = self._scaler.look(load, self._clock.now_us())
         if changed:
             self.crew.resize()
+            self.calls.resize()
 
     # -- for the reader ----------------------------------------------------------------------------
 
     def over(self) -> bool:
         """Whether nothing will be ready any more."""
-        return self._stopped or (self._source_over and not self._window.inside)
+        return self._stopped or self._workers_gone or (self._source_over and not self._window.inside)
 
     def reader_waits(self) -> bool:
         """Whether the reader has to wait for the bell. It will ring once."""
@@ -391,22 +413,48 @@ class Run:
             return True
         return False
 
-    def emitted(self, number: int) -> None:
-        """The reader has the last output of an item."""
-        self._window.emitted(number)
-        if self._starved and (not self.ready or self._window.free >= self._enough):
+    def emitted(self, number: int) -> bool:
+        """The reader is about to have the last output of an item; False if it was stopped, and may not."""
+        item = self._window.emitted(number)
+        if self._stopped:  # perhaps in this moment: what was said to be left is left
+            with self._lock:
+                if number in self._left:
+                    self._window.inside[number] = item
+                    return False
+        if self._starved:
+            self._wake_feed()
+        return True
+
+    def _wake_feed(self) -> None:
+        """If there is room for something, and enough of it to be worth the trouble, or nothing else will come."""
+        if self._window.free >= (self._enough if self.ready else 1):
             self._starved = False
             self.feed.wake()
 
+    def stopped(self) -> bool:
+        return self._stopped
+
     def raise_what_ended_it(self) -> None:
         """All is read: if the source ended with an error, it is raised now, in its place."""
-        if self.source_error is not None and not self._stopped:
+        if self._stopped:
+            return
+        if self.source_error is not None:
             raise self.source_error
+        if self._window.inside or not self._source_over:
+            raise WorkersGone
 
     async def gone(self) -> None:
         """Wait, on the loop, until nothing of this is left there."""
-        await self.feed.gone()
-        await self.crew.gone()
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                await self.feed.gone()
+                await self.crew.gone()
+                break
+            except asyncio.CancelledError as error:  # once more: the others were told already, and are about to end
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     def drain(self) -> None:
         """Ask the source for nothing more."""
@@ -417,8 +465,11 @@ class Run:
     def stop(self) -> list[Any]:
         """Stop at once; returns the inputs that were taken and not put out, in order."""
         with self._lock:
+            if self._stopped:
+                return list(self._left.values())
             self._stopped = True
-            left = list(self._window.inside.values())
+            self._left = dict(self._window.inside)
+            self.ready.clear()
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
@@ -428,7 +479,7 @@ class Run:
         self.calls.close()
         if ring:
             self._bell.ring()
-        return left
+        return list(self._left.values())
 
     def metrics(self) -> PoolMetrics:
         with self._lock:
@@ -459,6 +510,11 @@ class Run:
             self._options.on_metrics(self.metrics())
         except Exception:
             _log.exception("the metrics callback of a pool failed")
+
+
+def _is_a_failure(error: BaseException) -> bool:
+    """Whether it is the item's. A function may also await something that somebody has cancelled."""
+    return isinstance(error, Exception | asyncio.CancelledError)
 
 
 async def _await(awaitable: Awaitable[object]) -> None:

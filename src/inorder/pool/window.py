@@ -94,7 +94,8 @@ class Window:
 
     def ended(self, job: Job) -> None:
         """Nobody works on it any more: the next of its key may go."""
-        self._lanes.done((job,))
+        if job[1] != FREE:
+            self._lanes.done((job,))
 
     # -- out ---------------------------------------------------------------------------------------
 
@@ -125,9 +126,9 @@ class Window:
         else:
             del self.inside[number]  # filtered: nobody will come for it
 
-    def emitted(self, number: int) -> None:
-        """Its outputs have been put out: there is room for another item."""
-        del self.inside[number]
+    def emitted(self, number: int) -> Any:
+        """Its outputs have been put out: there is room for another item. Returns this one."""
+        return self.inside.pop(number)
 
     # -- who holds up whom -------------------------------------------------------------------------
 

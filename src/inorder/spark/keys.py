@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import numpy as np
 import pyarrow as pa
 
-from inorder.options import SLOTS
+from inorder.patterns.partitioning import slot_of
 
 
 def slots(keys: pa.Array) -> np.ndarray:
     """The slot of each key, as `inorder.patterns.slot_of` has it; what has no key is in slot 0."""
     encoded = keys.dictionary_encode()
-    of_key = [crc32(key.encode()) % SLOTS for key in encoded.dictionary.to_pylist()]
+    of_key = [slot_of(key) for key in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(of_key)).to_numpy(zero_copy_only=False)
     return np.array([*of_key, 0], dtype=np.int64)[indices]
 

@@ -5,5 +5,15 @@
 
 from inorder.testing.clock import ManualClock
 from inorder.testing.history import Anomalies, Anomaly, History, anomalies
+from inorder.testing.virtual import Deadlock, VirtualLoop, run_virtually
 
-__all__ = ["Anomalies", "Anomaly", "History", "ManualClock", "anomalies"]
+__all__ = [
+    "Anomalies",
+    "Anomaly",
+    "Deadlock",
+    "History",
+    "ManualClock",
+    "VirtualLoop",
+    "anomalies",
+    "run_virtually",
+]

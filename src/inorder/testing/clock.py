@@ -26,6 +26,13 @@ class ManualClock:
             heapq.heappush(self._heap, (when_us, next(self._tie), timer))
         return timer
 
+    def next_due_us(self) -> int | None:
+        """When the next timer is due, which may be in the past; None if there is none."""
+        with self._lock:
+            while self._heap and self._heap[0][2].callback is None:
+                heapq.heappop(self._heap)
+            return self._heap[0][0] if self._heap else None
+
     def advance(self, seconds: float) -> None:
         """Move time forward; each timer on the way sees the time it was set for."""
         if seconds < 0:

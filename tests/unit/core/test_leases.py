@@ -23,8 +23,8 @@ def test_leases_are_what_a_dict_of_them_would_be(seed: int) -> None:
     for _ in range(200):
         batch = [record(position + index) for index in range(random.choice([1, 3, 100]))]
         position += len(batch)
-        first = leases.grant(batch, now_us=0, deadline_us=10)
-        model.update(enumerate(batch, first))
+        granted = leases.grant(batch, now_us=0)
+        model.update(zip(granted, batch, strict=True))
         over = [lease for lease in model if random.random() >= stays_out]
         random.shuffle(over)
         for part in (over[:2], over[2:3], over[3:]):
@@ -42,16 +42,16 @@ def test_leases_are_what_a_dict_of_them_would_be(seed: int) -> None:
 
 def test_one_that_stays_out_does_not_keep_the_places_of_the_others() -> None:
     leases = Leases()
-    straggler = leases.grant([record(0)], 0, 10)
+    [straggler] = leases.grant([record(0)], 0)
     for position in range(1, 20 * TIDY):
-        leases.end([leases.grant([record(position)], 0, 10)])
+        leases.end(leases.grant([record(position)], 0))
     assert leases.of(straggler) == record(0)
     assert len(leases._recent) <= 2 * TIDY
 
 
 def test_a_number_that_is_not_out_is_found_by_nobody() -> None:
     leases = Leases(first=5)
-    first = leases.grant([record(0), record(1), record(2)], 0, 10)
+    first, *_ = leases.grant([record(0), record(1), record(2)], 0)
     leases.end([first + 1])
     for missing in ([first + 1], [first, first + 1, first + 2], [first + 3], [first - 1], [-1], [first + 2, 99]):
         with pytest.raises(LookupError):
@@ -62,7 +62,58 @@ def test_a_number_that_is_not_out_is_found_by_nobody() -> None:
 
 def test_a_range_of_leases_is_as_good_as_a_list() -> None:
     leases = Leases()
-    first = leases.grant([record(0), record(1), record(2)], 0, 10)
+    first, *_ = leases.grant([record(0), record(1), record(2)], 0)
     assert leases.records(range(first, first + 3)) == leases.records(list(range(first, first + 3)))
     leases.end(range(first, first + 3))
     assert leases.count == 0
+
+
+def test_leases_of_one_millisecond_share_a_deadline_and_others_do_not() -> None:
+    leases = Leases()
+    leases.last(5_000)
+    for now_us in (1_001, 1_500, 2_000, 2_001, 1_900):  # and the clock was set back
+        leases.grant([record(now_us)], now_us)
+    assert leases.expired(6_999) == []
+    assert leases.expired(7_000) == [1, 2, 3, 5]
+    leases.end([1, 2, 3, 5])
+    assert leases.next_deadline_us() == 8_000
+    assert leases.expired(8_000) == [4]
+
+
+def test_what_is_granted_after_a_change_lasts_as_long_as_it_says() -> None:
+    leases = Leases()
+    leases.last(5_000)
+    leases.grant([record(0)], 1_000)
+    leases.last(2_000)
+    leases.grant([record(1)], 1_000)
+    assert leases.expired(3_000) == [2]
+    assert leases.expired(6_000) == [1]
+
+
+def test_spans_of_leases_that_have_ended_are_forgotten() -> None:
+    leases = Leases()
+    leases.last(10_000_000)
+    for position in range(1_000):
+        now_us = 1_000 * position
+        granted = leases.grant([record(position)], now_us)
+        leases.extend(granted, now_us + 20_000_000)
+        assert leases.granted_us(granted[0]) == now_us
+        leases.end(granted)
+    assert len(leases._spans) <= 2
+    assert len(leases._granted) == 1
+    assert len(leases._own_deadline) == 1
+    assert leases.next_deadline_us() is None
+
+
+def test_after_an_alarm_a_grant_asks_for_another() -> None:
+    leases = Leases()
+    leases.last(5_000)
+    leases.end(leases.grant([record(0)], 1_000))
+    assert leases.new_deadline
+    leases.new_deadline = False
+    leases.end(leases.grant([record(1)], 1_000))
+    assert not leases.new_deadline
+    assert leases.expired(1_000) == []
+    leases.grant([record(2)], 1_000)
+    assert leases.new_deadline
+    assert leases.next_deadline_us() == 6_000

@@ -48,6 +48,13 @@ def test_a_repeated_id_is_recognised_within_the_bounds_and_not_beyond(
     assert fates(fold_timed(pattern, arrivals).emit) == by_the_words(arrivals, max_ids, age * SECOND)
 
 
+def test_an_id_that_is_new_again_is_the_newest() -> None:
+    pattern = DeduplicateIds(max_ids=2, max_age_seconds=5)
+    history = [(0, "a"), (4, "b"), (6, "a"), (7, "c"), (8, "a")]  # at 6 the first "a" is too old, at 7 "b" has to go
+    folded = fold_timed(pattern, [(second * SECOND, ("k", name)) for second, name in history])
+    assert fates(folded.emit) == [RELEASED, RELEASED, RELEASED, RELEASED, DUPLICATE]
+
+
 def test_every_order_of_repeated_ids_lets_each_through_once() -> None:
     """ordering-guarantees Pattern 1: a duplicate is acked and not processed, whenever it comes."""
     for order in permutations("aabbc"):

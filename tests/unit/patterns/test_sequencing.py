@@ -293,6 +293,21 @@ def test_a_wake_up_before_its_time_does_nothing() -> None:
     assert (idle.state, idle.emit, idle.wake_at_us) == (resequencer.start(3), (), None)
 
 
+def test_a_stored_key_follows_the_timeout_that_there_is_now() -> None:
+    """The state was stored under another timeout: longer, shorter, or none at all."""
+    state = Resequencer(gap_timeout_seconds=5).on_message(None, ("a", 2), 0).state
+    assert state is not None
+    for seconds in (1, 5, 9):
+        changed = Resequencer(gap_timeout_seconds=seconds)
+        assert changed.on_timer(state, 0).wake_at_us == seconds * SECOND
+        assert not changed.on_timer(state, seconds * SECOND - 1).emit
+        assert changed.on_timer(state, seconds * SECOND).emit[-1] == (RELEASED, ("a", 2))
+    without = Resequencer().on_timer(state, 60 * SECOND)
+    assert (without.emit, without.wake_at_us) == ((), None)
+    late = Resequencer(gap_timeout_seconds=5).on_timer(Resequencer().on_message(None, ("a", 2), 0).state, 0)  # type: ignore[arg-type]
+    assert late.wake_at_us == 5 * SECOND
+
+
 def after_a_gap(**options: Any) -> tuple[Resequencer, Line]:
     """Number 2 was given up; 1 and 3 were released."""
     resequencer = Resequencer(gap_timeout_seconds=1, **options)

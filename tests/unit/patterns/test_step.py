@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from inorder.errors import ForeignState, InvalidArgument, InvalidEvent
 from inorder.options import MAX_WHOLE
 from inorder.patterns.encoding import digest, dump, load
+from inorder.patterns.last_write_wins import LastWriteWins
 from inorder.patterns.sequencing import Resequencer
 from inorder.patterns.step import (
     APPLIED,
@@ -129,6 +130,10 @@ def test_a_batch_with_a_bad_event_changes_nothing() -> None:
     assert states == {"a": Resequencer().start(1)}
 
 
+def made(*fields: Any) -> tuple[Any, ...]:
+    return fields
+
+
 plain_values = st.recursive(
     st.none()
     | st.booleans()
@@ -143,7 +148,7 @@ plain_values = st.recursive(
 
 @given(st.lists(plain_values).map(tuple))
 def test_plain_values_survive_as_bytes(state: tuple[Any, ...]) -> None:
-    assert load("test/1", dump("test/1", state)) == state
+    assert load("test/1", dump("test/1", state), made) == state
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, {1, 2}, float("nan"), 1j, "\ud800"], ids=repr)
@@ -157,7 +162,13 @@ def test_what_is_not_plain_is_refused(value: Any) -> None:
 )
 def test_bytes_of_another_pattern_or_damaged_ones_are_refused(data: bytes) -> None:
     with pytest.raises(ForeignState, match="not a state of test/1"):
-        load("test/1", data)
+        load("test/1", data, made)
+
+
+@pytest.mark.parametrize("pattern", [Resequencer(), VersionGate(), LastWriteWins()], ids=lambda one: type(one).__name__)
+def test_a_state_with_another_number_of_fields_is_refused(pattern: Any) -> None:
+    with pytest.raises(ForeignState, match="damaged"):
+        pattern.load(dump(pattern.STATE, (1, 2, 3, 4, 5, 6, 7)))
 
 
 def test_no_pattern_takes_the_state_of_another_for_its_own() -> None:

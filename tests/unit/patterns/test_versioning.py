@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.errors import InvalidArgument, ParkingFull
+from inorder.errors import FailedPrecondition, InvalidArgument, ParkingFull
 from inorder.patterns.parking import Line
 from inorder.patterns.step import (
     DUPLICATE,
@@ -93,6 +93,15 @@ def test_a_retry_on_a_key_ordered_subscription_is_refused_as_it_would_never_end(
         assert versions(fold(EVERY, order).applied()) == [1, 2, 3]
 
 
+def test_a_full_parking_retries_on_a_key_ordered_subscription_only_if_a_timeout_makes_room() -> None:
+    with pytest.raises(InvalidArgument, match="when_full: 'retry' needs key_ordered=False or gap_timeout_seconds"):
+        VersionGate(when_full="retry")
+    gate = VersionGate(when_full="retry", capacity=1, gap_timeout_seconds=1)
+    folded = fold_timed(gate, [(0, ("p", 3)), (0, ("p", 4)), (2 * SECOND, ("p", 4))])
+    assert folded.of(RETRY) == [("p", 4)]
+    assert versions(folded.applied()) == [3, 4]
+
+
 def test_a_retried_version_leaves_nothing_behind() -> None:
     step = RETRYING.on_message(RETRYING.start(1), ("p", 3), 0)
     assert step.emit == ((RETRY, ("p", 3)),)
@@ -112,6 +121,7 @@ def test_missing_versions_are_given_up_after_the_timeout_and_told() -> None:
 
 
 def test_an_unknown_entity_is_at_the_version_before_the_first() -> None:
+    assert fold(EVERY, [("p", 0)]).of(STALE) == [("p", 0)]  # which nobody has applied before
     assert fold(VersionGate(first_version=0), [("p", 1), ("p", 0)]).applied() == [("p", 0), ("p", 1)]
     assert fold(VersionGate(first_version=5), [("p", 4), ("p", 5)]).applied() == [("p", 5)]
     assert fold(VersionGate(mode="latest_only"), [("p", 7)]).applied() == [("p", 7)]
@@ -123,9 +133,10 @@ def test_entities_wait_for_themselves_only() -> None:
 
 
 def test_parking_is_bounded() -> None:
-    assert fold(VersionGate(capacity=1), updates((3, 4))).of(RETRY) == updates((4,))
+    retrying = VersionGate(capacity=1, when_full="retry", key_ordered=False)
+    assert fold(retrying, updates((3, 4))).of(RETRY) == updates((4,))
     with pytest.raises(ParkingFull):
-        fold(VersionGate(capacity=1, when_full="error"), updates((3, 4)))
+        fold(VersionGate(capacity=1), updates((3, 4)))
     assert versions(fold(VersionGate(capacity=1, when_full="gap"), updates((3, 4))).applied()) == [3, 4]
 
 
@@ -151,6 +162,13 @@ def test_batches_do_what_single_steps_do_and_nothing_goes_back(gate: VersionGate
 def test_a_state_survives_as_bytes() -> None:
     state = fold(VersionGate(gap_timeout_seconds=1), [("p", 1), Versioned("p", 3, {"name": "x"})]).states["p"]
     assert VersionGate().load(VersionGate().dump(state)) == state
+
+
+def test_what_is_parked_is_not_forgotten_by_a_change_of_mode() -> None:
+    parked = EVERY.dump(fold(EVERY, updates((3,))).states["p"])
+    with pytest.raises(FailedPrecondition, match="1 events are parked, which mode='latest_only' would never release"):
+        LATEST.load(parked)
+    assert LATEST.load(EVERY.dump(EVERY.start(5))) == EVERY.start(5)
 
 
 @pytest.mark.parametrize(

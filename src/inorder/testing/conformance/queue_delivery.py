@@ -387,6 +387,23 @@ class Delivery(QueueCase):
         metrics = self.queue.metrics("worker")
         assert (metrics.backlog_messages, metrics.counters.acked) == (0, 3)
 
+    def test_messages_stand_for_their_ack_ids(self) -> None:
+        """message-queue BR-018: one or several, of any pulls, also beside ack ids."""
+        self.subscribe()
+        self.publish(*"abcdefgh")
+        first, second = self.pull(3), self.pull(5)
+        self.queue.ack(first)
+        self.queue.ack([second[2], second[0], second[2]])
+        self.queue.nack(second[1])
+        self.queue.nack([second[3].ack_id, second[4]])
+        assert texts(self.pull()) == ["e", "g", "h"]
+        with self.refused(InvalidAckId, *(message.ack_id for message in first)):
+            self.queue.ack(first)
+        with self.refused(InvalidAckId):
+            self.queue.ack(Message(b"never delivered"))
+        with self.refused(InvalidAckId):
+            self.queue.ack([Message(b"never delivered")])
+
     def test_the_same_ack_id_given_twice_at_once_counts_once(self) -> None:
         """message-queue BR-018"""
         self.subscribe()
