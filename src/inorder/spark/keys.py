@@ -13,7 +13,8 @@ def slots(keys: pa.Array) -> np.ndarray:
     encoded = keys.dictionary_encode()
     of_key = [slot_of(key) for key in encoded.dictionary.to_pylist()]
     indices = encoded.indices.fill_null(len(of_key)).to_numpy(zero_copy_only=False)
-    return np.array([*of_key, 0], dtype=np.int64)[indices]
+    found: np.ndarray = np.array([*of_key, 0], dtype=np.int64)[indices]
+    return found
 
 
 def of_slots(batch: pa.RecordBatch, first: int, end: int) -> pa.RecordBatch:
