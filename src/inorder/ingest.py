@@ -10,7 +10,9 @@ from typing import Protocol
 from inorder.errors import Closed, InorderError
 from inorder.journal.incoming import Epoch, Incoming
 from inorder.message import Batch
+from inorder.options import MAX_WHOLE
 
+NOTHING: Batch = ((), (), (), ())
 LOOK_SECONDS = 0.2  # how long a commit may lie there before somebody looks
 
 _log = logging.getLogger(__name__)
@@ -65,6 +67,8 @@ class Ingest:
                 try:
                     for part, batch in enumerate(self._incoming.read(epoch)):
                         broker.write(epoch.topic, batch, writer=epoch.writer, epoch=epoch.number, part=part)
+                    # The epoch may be committed again, cut into other parts: none of them is new.
+                    broker.write(epoch.topic, NOTHING, writer=epoch.writer, epoch=epoch.number, part=MAX_WHOLE)
                     self._incoming.forget(epoch)
                     done += 1
                 except Closed:

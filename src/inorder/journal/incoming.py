@@ -81,6 +81,10 @@ class Incoming:
         Folder(folder, create=False).sync()
         return True
 
+    def is_committed(self, writer: str, epoch: int) -> bool:
+        """Whether an epoch is, and was not taken in yet."""
+        return (self._of(writer) / f"{epoch:020d}.commit").exists()
+
     def discard(self, writer: str, parts: Iterable[str]) -> None:
         """Remove parts that will not be committed."""
         for part in parts:

@@ -14,7 +14,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -29,6 +36,7 @@ from inorder.errors import DataLoss, FailedPrecondition, InvalidArgument
 from inorder.options import SLOTS, check_whole
 from inorder.spark.columns import SPARK_SCHEMA
 from inorder.spark.keys import of_slots
+from inorder.spark.sink import SinkOptions, StreamSink, TableSink
 from inorder.spark.topics import Bounds, TopicReader, open_topic, read
 
 DEFAULT_PARTITIONS = 2
@@ -121,6 +129,14 @@ class InorderSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(SourceOptions.of(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise InvalidArgument('mode("overwrite"): a topic cannot be written over; use mode("append")')
+        return TableSink(SinkOptions.of(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamSink(SinkOptions.of(self.options), schema)
 
 
 class Part(InputPartition):

@@ -68,6 +68,14 @@ def test_an_epoch_is_committed_once_and_the_first_commit_counts(queue: MessageQu
     assert received(queue) == []
 
 
+def test_an_epoch_that_was_taken_in_is_not_new_when_it_is_cut_otherwise(queue: MessageQueue, tmp_path: Path) -> None:
+    commit(tmp_path, 0, ("a1", "a2", "a3"))
+    queue.take_in()
+    commit(tmp_path, 0, ("a1",), ("a2",), ("a3",))
+    queue.take_in()
+    assert received(queue) == ["a1", "a2", "a3"]
+
+
 def test_files_are_gone_when_their_epoch_was_taken_in(queue: MessageQueue, tmp_path: Path) -> None:
     Incoming(tmp_path).stage("w", 0, [columns("a0")])  # an attempt that lost
     commit(tmp_path, 0, ("a1",))
