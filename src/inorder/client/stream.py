@@ -19,8 +19,10 @@ from inorder.client.listeners import Handler, Listeners, finish, finish_here
 from inorder.errors import FailedPrecondition, InorderError, InvalidArgument
 from inorder.message import DATA, Gap, Message
 from inorder.pending import Pending
-from inorder.pool.crews import Crew, LoopThread, TaskCrew, ThreadCrew
+from inorder.pool.crew import Crew
 from inorder.pool.functions import is_async
+from inorder.pool.task_crew import LoopThread, TaskCrew
+from inorder.pool.thread_crew import ThreadCrew
 from inorder.transport import Transport
 
 MAX_THREADS = 64  # beyond that, waiting handlers belong on a loop

@@ -10,12 +10,14 @@ from typing import Any, Generic, TypeVar
 from inorder.errors import FailedPrecondition
 from inorder.options import build
 from inorder.pool.calls import Calls, ProcessCalls, TaskCalls, ThreadCalls
-from inorder.pool.crews import Crew, LoopThread, TaskCrew, ThreadCrew
+from inorder.pool.crew import Crew
 from inorder.pool.feeds import Feed, FeedInPlace, FeedTask, FeedThread, kind_of
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions
 from inorder.pool.outcomes import Raise
 from inorder.pool.run import Bell, Run
+from inorder.pool.task_crew import LoopThread, TaskCrew
+from inorder.pool.thread_crew import ThreadCrew
 from inorder.pool.window import Job
 
 In = TypeVar("In")

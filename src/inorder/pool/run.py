@@ -17,12 +17,13 @@ from inorder.clock import MICROSECONDS, Timer
 from inorder.errors import InorderError
 from inorder.pending import Pending
 from inorder.pool.calls import Calls
-from inorder.pool.crews import Crew, ThreadCrew
+from inorder.pool.crew import Crew
 from inorder.pool.feeds import Feed
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions
 from inorder.pool.outcomes import ItemError, ItemGap, ItemTimeout, Outputs, Raise, WorkersGone, WorkersStuck
 from inorder.pool.scaling import Load, Scaler
+from inorder.pool.thread_crew import ThreadCrew
 from inorder.pool.window import FREE, Job, Window
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import pytest
 from inorder import FlowControl, Message, PubSub, Subscription
 from inorder.broker import MessageQueue
 from inorder.client import listeners, stream
-from inorder.pool import crews
+from inorder.pool import crew
 from inorder.testing.clock import ManualClock
 
 PATIENCE_SECONDS = 30
@@ -276,7 +276,7 @@ def test_a_burst_does_not_keep_others_on_the_loop_waiting(subscription: Subscrip
         await subscription.close()
         return turns
 
-    assert asyncio.run(main()) >= 1_000 / crews.BURST
+    assert asyncio.run(main()) >= 1_000 / crew.BURST
 
 
 # -- memory ----------------------------------------------------------------------------------------------

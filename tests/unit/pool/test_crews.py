@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from inorder.errors import InorderError
-from inorder.pool.crews import LoopThread, ThreadCrew
+from inorder.pool.task_crew import LoopThread
+from inorder.pool.thread_crew import ThreadCrew
 
 PATIENCE_SECONDS = 30
 
