@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 KILLS ?= 500
 DISK_SEEDS ?= 50000
+FORWARDER_SEEDS ?= 20000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint format bench bench-peers soak clean
@@ -42,8 +43,9 @@ bench-peers: $(READY) ## Install the clients of the peers of `make bench`, and s
 	@$(BIN)/python -m bench.peers
 
 # One soaking test may take far longer than the limit that catches a hanging one.
-soak: $(READY) ## Search long for an order of events that breaks a promise (KILLS=... DISK_SEEDS=...)
-	@HYPOTHESIS_PROFILE=soak DISK_SEEDS=$(DISK_SEEDS) $(BIN)/pytest --quiet --timeout=0 tests/simulation
+soak: $(READY) ## Search long for an order of events that breaks a promise (KILLS=... DISK_SEEDS=... FORWARDER_SEEDS=...)
+	@HYPOTHESIS_PROFILE=soak DISK_SEEDS=$(DISK_SEEDS) FORWARDER_SEEDS=$(FORWARDER_SEEDS) \
+	    $(BIN)/pytest --quiet --timeout=0 tests/simulation
 	@KILLS=$(KILLS) $(BIN)/pytest --quiet --timeout=0 tests/integration
 
 clean: ## Remove the environment and all that was generated

@@ -22,7 +22,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import api, backlog, broker, core, durable, latency, memory, patterns, pool, pull, recovery, scaling
+from bench import (
+    api,
+    backlog,
+    broker,
+    core,
+    durable,
+    forwarder,
+    latency,
+    memory,
+    patterns,
+    pool,
+    pull,
+    recovery,
+    scaling,
+)
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
 
@@ -35,6 +49,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "pull": pull.measure,
     "memory": memory.measure,
     "patterns": patterns.measure,
+    "forwarder": forwarder.measure,
     "durable": durable.measure,
     "recovery": recovery.measure,
     "pool": pool.measure,

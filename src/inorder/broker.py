@@ -46,6 +46,7 @@ from inorder.message import (
     check_ordering_key,
     delivered,
     leases_of,
+    new_epoch,
     numbered,
 )
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata
@@ -98,7 +99,7 @@ class MessageQueue:
         self.clock = clock
         self._lock = threading.Lock()
         self._ingest: Ingest | None = None  # if there is a folder where others leave something to publish
-        epoch = os.urandom(5).hex() + "-"
+        epoch = new_epoch(clock.now_us())
         self._journal = journal
         self._commits: Commits | None = None  # None: nothing is written down
         self._watchers: dict[str, list[Watch]] = {}

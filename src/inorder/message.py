@@ -6,6 +6,7 @@ Objects are for people. Everything below the API handles `Record` tuples, whole 
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ Batch: TypeAlias = tuple[Sequence[str], Sequence[bytes], Sequence[Mapping[str, s
 # Data is a `Gap` where a message is missing. Publish time and stored time differ for dead letters,
 # which keep the first and are retained by the second.
 Record: TypeAlias = tuple[int, str, Any, Mapping[str, str] | None, int, int, int]
+_EPOCH_DIGITS: Final = 13  # of microseconds since 1970: enough until 2112
+
 POSITION: Final = 0
 KEY: Final = 1
 DATA: Final = 2
@@ -135,8 +138,11 @@ class Message:
 
     @property
     def fencing_token(self) -> int:
-        """Grows with each delivery of the subscription, so that a store can refuse what belongs to an older one."""
-        return self._lease if self._source is not None else 0
+        """Grows with each delivery of the subscription, so that a store can refuse what belongs to an older one.
+
+        Also over restarts of the broker, as long as its clock is not set back by more than it was away.
+        """
+        return 0 if self._source is None else started_us(self._source.ack_id_prefix) + self._lease
 
     @property
     def publish_time(self) -> datetime | None:
@@ -210,6 +216,16 @@ class Message:
         else:
             shown = reprlib.repr(data)
         return f"Message({shown}, ordering_key={self.ordering_key!r}{delivered})"
+
+
+def new_epoch(now_us: int) -> str:
+    """What all ids of one start of a broker begin with: when that was, and chance, as others may start as well."""
+    return f"{now_us:0{_EPOCH_DIGITS}x}{os.urandom(3).hex()}-"
+
+
+def started_us(prefix: str) -> int:
+    """When the broker started whose ids begin so. It gives out fewer leases than microseconds pass."""
+    return int(prefix[:_EPOCH_DIGITS], 16)
 
 
 def delivered(

@@ -1,5 +1,6 @@
-"""docs/patterns.md tells the truth in its tables too: options with their defaults, fates, test vectors."""
+"""docs/patterns.md tells the truth in its tables too: options with their defaults, fates, test vectors, tests."""
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -9,7 +10,11 @@ from zlib import crc32
 
 import pytest
 
+from inorder import RetryPolicy
+from inorder.consumers import Forwarder
 from inorder.patterns import SETTLED, Fate, LastWriteWins, Resequencer, VersionGate, slot_of
+
+from .test_guarantees import REFERENCE, unknown
 
 PAGE = (Path(__file__).parents[2] / "docs" / "patterns.md").read_text(encoding="utf-8")
 
@@ -53,3 +58,47 @@ def test_the_test_vectors_are_right() -> None:
     for key, crc, slot in ([cell.strip("`") for cell in row] for row in rows):
         assert f"{crc32(key.encode()):08x}" == crc
         assert slot_of(key) == int(slot)
+
+
+def test_every_argument_of_the_forwarder_has_a_row_with_its_default() -> None:
+    [rows] = tables("argument", "default", "what it does")
+    documented = {row[0].strip("`"): eval(row[1].strip("`"), {"RetryPolicy": RetryPolicy}) for row in rows}
+    parameters = inspect.signature(Forwarder).parameters.values()
+    assert documented == {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+# The gotchas of ordering-guarantees, in its order.
+GOTCHAS = [
+    "Distributed consumers",
+    "Retry against sequence numbers",
+    "Sequence number generation",
+    "Dead letters leave a gap",
+    "Clock skew",
+    "Hot partitions",
+    "Rebalancing",
+]
+
+
+def gotchas() -> dict[str, str]:
+    """The paragraphs by their titles."""
+    part = PAGE.split("## What breaks order", 1)[1]
+    titles_and_texts = re.split(r"^### (.+)$", part, flags=re.MULTILINE)[1:]
+    return dict(zip(titles_and_texts[::2], titles_and_texts[1::2], strict=True))
+
+
+def test_every_gotcha_has_a_paragraph_and_names_its_tests() -> None:
+    found = gotchas()
+    assert [*found] == GOTCHAS
+    assert all(REFERENCE.findall(text) for text in found.values())
+
+
+def test_every_test_that_is_named_exists() -> None:
+    assert not unknown(REFERENCE.findall(PAGE))
+
+
+def test_every_link_leads_somewhere() -> None:
+    folder = Path(__file__).parents[2] / "docs"
+    titles = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+    for link in re.findall(r"\]\(([^)]+)\)", PAGE):
+        assert link[1:] in anchors if link.startswith("#") else (folder / link).exists(), link

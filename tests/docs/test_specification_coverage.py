@@ -117,13 +117,11 @@ OPEN: Mapping[Requirement, str] = {
     ("ordering-guarantees", "Pattern 1"): "the consumer that stores progress and acks on release",
     ("ordering-guarantees", "Pattern 2"): "routing of a topic to partitions",
     ("ordering-guarantees", "Pattern 3"): "the consumer that writes and compares in one transaction",
-    ("ordering-guarantees", "Gotcha 1"): "consumers of one key on several machines",
     ("ordering-guarantees", "Gotcha 3"): "a sequence that is allocated atomically and durably",
     ("ordering-guarantees", "Gotcha 7"): "the barrier that drains a slot before it moves",
     ("ordering-in-event-driven-systems", "Single topic with dispatcher"): "the consumer that runs the handlers",
     ("ordering-in-event-driven-systems", "Partition per entity"): "one consumer per partition",
     ("ordering-in-event-driven-systems", "Entity versioning"): "the version stored beside the entity",
-    ("ordering-in-event-driven-systems", "Message broker migration"): "the forwarder",
 }
 
 # One requirement or several: "message-queue BR-010, BR-019, message-ordering BR-005: and why".

@@ -268,3 +268,18 @@ def test_snapshots_are_saved_however_busy_the_publishers_are(brokers: Brokers) -
     done.set()
     brokers.reopen()
     assert len(brokers.came()) > 500
+
+
+def test_fencing_tokens_grow_with_each_delivery_and_over_restarts() -> None:
+    brokers = Brokers()
+    brokers.subscribe("s", ack_deadline_seconds=1)
+    brokers.queue.publish("orders", [Message(b"x", ordering_key="a")])
+    tokens = []
+    for _ in range(3):
+        tokens += [message.fencing_token for message in brokers.queue.pull("s", 1)]
+        brokers.clock.advance(2)
+        tokens += [message.fencing_token for message in brokers.queue.pull("s", 1)]
+        brokers.clock.advance(2)
+        brokers.reopen()
+    assert len(tokens) == 6
+    assert tokens == sorted(set(tokens))

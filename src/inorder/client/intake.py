@@ -58,11 +58,13 @@ class Intake:
         wake: Callable[[], None],
         report: Callable[[str], None],
         take_at_once: int = TAKE_AT_ONCE,
+        one_per_key: bool = True,
     ) -> None:
         self._clock = transport.clock
         self._subscription = subscription
         self._wake = wake
         self._take_at_once = take_at_once
+        self._one_per_key = one_per_key
         self._lock = threading.Lock()
         self._taking = threading.Lock()  # two that take at once could mix up the order of a key
         self._lanes: Lanes[Held] = FreeLanes()
@@ -102,7 +104,7 @@ class Intake:
         return messages[0] if messages else None
 
     def next_ones(self, count: int) -> list[Message]:
-        """Up to so many messages whose turn it is, no two of one key. Call `finished` for each of them.
+        """Up to so many messages whose turn it is, no two of one key if so asked. Call `finished` for each of them.
 
         Raises what keeps the broker from delivering here ever again.
         """
@@ -182,6 +184,12 @@ class Intake:
         if not self._flush_asked:
             self._flush_soon()
 
+    def finished_together(self, messages: Iterable[Message]) -> None:
+        """The same for many at once."""
+        self._ended.extend([message._lease for message in messages])
+        if self._ended and not self._flush_asked:
+            self._flush_soon()
+
     def _pass_on(self, held: Held) -> None:
         if held[LEASE] in self._out_before:
             self._end_before(held[LEASE])
@@ -194,6 +202,13 @@ class Intake:
         self._acks.append((lease, answer))
         if not self._flush_asked:
             self._flush_soon()
+
+    def ack_together(self, messages: Iterable[Message]) -> Pending[list[None]]:
+        """Ack many in one go, whatever else is done with answers."""
+        self._flush_asked = True  # by whoever acks now: not before all have
+        answers = [message.ack() for message in messages]
+        self.flush()
+        return Pending.all([answer for answer in answers if not answer.done() or answer.exception()])
 
     def nack(self, lease: int, answer: Pending[None]) -> None:
         self._nacks.append((lease, answer))
@@ -333,7 +348,7 @@ class Intake:
         """The broker has taken back all that was out, as the rules of order are others. What runs keeps its key."""
         self._let_go(list(self._held))
         self._left.clear()
-        self._lanes = _lanes(_window(self._options))
+        self._lanes = _lanes(_window(self._options) if self._one_per_key else 0)
         self._out_before = {lease: held[KEY] for lease, held in self._out.items()}
         for key in filter(None, self._out_before.values()):
             self._lanes.hold(key, ())

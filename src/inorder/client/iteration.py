@@ -24,7 +24,9 @@ from inorder.transport import Transport
 class Iteration(ABC):
     """What both kinds of loop do alike: some messages at a time, those before are let go of."""
 
-    def __init__(self, transport: Transport, subscription: str, listeners: Listeners, size: int) -> None:
+    def __init__(
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+    ) -> None:
         self._listeners = listeners
         self._size = size
         self._problems: deque[str] = deque()
@@ -33,7 +35,7 @@ class Iteration(ABC):
         self._ended = False
         self.closed: Pending[None] = Pending.of(None)  # a loop may take its time; nobody waits for it
         # No more than what the loop works on: others share the rest, and nothing has to go back.
-        self._intake = Intake(transport, subscription, self._wake, self._report, take_at_once=size)
+        self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key)
 
     @abstractmethod
     def _wake(self) -> None:
@@ -60,6 +62,10 @@ class Iteration(ABC):
     def holds(self, message: Message) -> bool:
         """Whether the lease of a message that the loop has got is still ours."""
         return self._intake.holds(message)
+
+    def ack(self, messages: Sequence[Message]) -> Pending[list[None]]:
+        """Ack many messages that the loop has got, in one go."""
+        return self._intake.ack_together(messages)
 
     def leave(self) -> None:
         """The loop is over. Whoever left it in the middle may still answer the messages of that moment."""
@@ -105,16 +111,17 @@ class Iteration(ABC):
         self._let_go(gaps)
 
     def _let_go(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            self._intake.finished(message)
+        self._intake.finished_together(messages)
 
 
 class ThreadIteration(Iteration):
     """Blocks the thread until there is a message."""
 
-    def __init__(self, transport: Transport, subscription: str, listeners: Listeners, size: int) -> None:
+    def __init__(
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+    ) -> None:
         self._arrived = threading.Event()
-        super().__init__(transport, subscription, listeners, size)
+        super().__init__(transport, subscription, listeners, size, one_per_key)
 
     def _wake(self) -> None:
         self._arrived.set()
@@ -133,10 +140,12 @@ class ThreadIteration(Iteration):
 class TaskIteration(Iteration):
     """Suspends the task until there is a message."""
 
-    def __init__(self, transport: Transport, subscription: str, listeners: Listeners, size: int) -> None:
+    def __init__(
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
-        super().__init__(transport, subscription, listeners, size)
+        super().__init__(transport, subscription, listeners, size, one_per_key)
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # a closed loop has nobody waiting

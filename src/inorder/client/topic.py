@@ -15,6 +15,14 @@ from inorder.options import TopicOptions, build, check_name
 from inorder.pending import Pending
 
 
+def json_bytes(obj: Any) -> bytes:
+    """An object as the data of a message."""
+    try:
+        return json.dumps(obj, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidMessage(f"not representable as JSON: {error}") from None
+
+
 class Topic:
     """A handle on a topic: it need not exist yet. Handles of one name are interchangeable."""
 
@@ -61,9 +69,9 @@ class Topic:
     ) -> Pending[str]:
         """Publish an object as JSON."""
         try:
-            data = json.dumps(obj, ensure_ascii=False, allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
-            return Pending.failed(InvalidMessage(f"not representable as JSON: {error}"))
+            data = json_bytes(obj)
+        except InvalidMessage as error:
+            return Pending.failed(error)
         return self._publisher.publish(data, attributes, ordering_key)
 
     def publish_many(self, messages: Iterable[Message]) -> Pending[list[str]]:

@@ -1,0 +1,67 @@
+"""What a target has stored of a forwarder's messages, as far as the source may not know it: its receipts.
+
+A forwarder dies between the target's answer and the ack at the source, or never gets the answer. Only the target
+knows then what it has. So the forwarder has a subscription of its own there, from which it lets a message go when
+the source has confirmed the ack, never before. What is left in it after a crash is exactly what must not be sent
+again, and what may be in it without need is a few messages that were acked just before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable
+
+from inorder.client.topic import Topic
+from inorder.consumers.forwarding import SOURCE_ID
+from inorder.errors import AlreadyExists
+from inorder.message import Message
+from inorder.options import MAX_ACK_DEADLINE_SECONDS, FlowControl, QueueLimits
+
+AT_ONCE = 1_000
+MAX_HELD = 1_000_000  # after a crash, all that was under way; never more than a few lists of messages
+MAX_HELD_BYTES = 1_000_000_000
+
+
+class Receipts:
+    """The ids of the source of what the target has stored. One forwarder at a time; not thread-safe."""
+
+    def __init__(self, target: Topic, name: str) -> None:
+        self._subscription = target.subscription(f"{name}-receipts")
+        self._batches = self._subscription.batches(AT_ONCE)
+        self._lists = iter(self._batches)
+        self._held: dict[str, Message] = {}
+
+    @property
+    def ids(self) -> Collection[str]:
+        """Those that were read and not let go of."""
+        return self._held.keys()
+
+    def open(self) -> None:
+        """Read all that was not let go of, also what a forwarder had in its hands when it died."""
+        with contextlib.suppress(AlreadyExists):
+            self._subscription.create(
+                ack_deadline_seconds=MAX_ACK_DEADLINE_SECONDS,
+                flow_control=FlowControl(max_messages=MAX_HELD, max_bytes=MAX_HELD_BYTES),
+                queue_limits=QueueLimits(max_messages=None, max_bytes=None),
+                filter=f"attributes:{SOURCE_ID}",
+            ).result()
+        self._subscription.seek(time=0).result()  # ends what is out
+        self.read()
+
+    def read(self) -> None:
+        """Read what the target has stored by now."""
+        self._batches.poke()
+        while messages := next(self._lists, None):
+            for message in messages:
+                self._held[message.attributes[SOURCE_ID]] = message
+            self._batches.poke()
+
+    def let_go(self, ids: Iterable[str]) -> None:
+        """Forget these: the source knows. What does not get through comes again, and goes when all is drained."""
+        receipts = [self._held.pop(source_id) for source_id in ids if source_id in self._held]
+        self._batches.ack(receipts)
+
+    def close(self) -> None:
+        """Give back what was not let go of."""
+        self._batches.close()
+        next(self._lists, None)

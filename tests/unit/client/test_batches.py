@@ -1,0 +1,57 @@
+"""Lists of messages with several of a key, acks in one go, and a loop that is poked before it begins."""
+
+from inorder import Message, PubSub
+from inorder.broker import MessageQueue
+from inorder.testing.clock import ManualClock
+
+
+def three_of_each_key(pubsub: PubSub, window: int) -> None:
+    topic = pubsub.topic("orders").create().result()
+    topic.subscription("mover").create(enable_message_ordering=True, max_outstanding_per_key=window).result()
+    topic.publish_many([Message(b"%d" % number, ordering_key=key) for number in range(3) for key in "ab"]).result()
+
+
+def test_a_list_may_have_several_of_a_key_in_order() -> None:
+    with PubSub("memory:") as pubsub:
+        three_of_each_key(pubsub, window=2)
+        batches = pubsub.subscription("mover").batches(100, one_per_key=False)
+        lists = iter(batches)
+        first = next(lists)
+        assert sorted((message.ordering_key, message.data) for message in first) == [
+            *(("a", b"0"), ("a", b"1")),
+            *(("b", b"0"), ("b", b"1")),
+        ]
+        batches.ack(first).result(0)
+        second = next(lists)
+        assert {message.data for message in second} == {b"2"}
+
+
+def test_acks_in_one_go_are_acks() -> None:
+    with PubSub("memory:") as pubsub:
+        three_of_each_key(pubsub, window=10)
+        subscription = pubsub.subscription("mover")
+        batches = subscription.batches(100, one_per_key=False)
+        assert batches.ack([]).result(0) == []
+        messages = next(iter(batches))
+        batches.ack(messages).result(0)
+        assert all(message.ack().exception() is None for message in messages)
+        assert subscription.metrics().result().backlog_messages == 0
+
+
+def test_an_ack_in_one_go_tells_of_a_lease_that_is_over() -> None:
+    clock = ManualClock()
+    with PubSub(MessageQueue(clock=clock)) as pubsub:
+        three_of_each_key(pubsub, window=10)
+        subscription = pubsub.subscription("mover")
+        batches = subscription.batches(100, one_per_key=False)
+        messages = next(iter(batches))
+        subscription.seek(time=0).result()
+        assert "Invalid ack ID" in str(batches.ack(messages).exception())
+
+
+def test_a_loop_that_is_poked_before_it_begins_goes_round_once() -> None:
+    with PubSub("memory:") as pubsub:
+        topic = pubsub.topic("orders").create().result()
+        batches = topic.subscription("mover").create().result().batches()
+        batches.poke()
+        assert next(iter(batches)) == []
