@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 def spark() -> "Iterator[SparkSession]":
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("no Java on this machine, and Spark needs 17 or later")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     import inorder.spark
