@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,11 @@ settings.register_profile("default", max_examples=50, deadline=None, derandomize
 settings.register_profile("soak", settings.get_profile("default"), max_examples=5_000)
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+# Spark starts its workers by this name, and else by the first python3 that it finds.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # whatever networks the machine has
 
 
 @pytest.fixture

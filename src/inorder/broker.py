@@ -28,7 +28,9 @@ from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SubscriptionNotFound
+from inorder.ingest import Ingest
 from inorder.journal import Location
+from inorder.journal.incoming import Incoming
 from inorder.journal.journal import Journal
 from inorder.journal.opener import JournalKind, open_journal
 from inorder.message import (
@@ -96,6 +98,7 @@ class MessageQueue:
     ) -> None:
         self.clock = clock
         self._lock = threading.Lock()
+        self._ingest: Ingest | None = None  # if there is a folder where others leave something to publish
         epoch = new_epoch(clock.now_us())
         self._journal = journal
         self._commits: Commits | None = None  # None: nothing is written down
@@ -150,7 +153,16 @@ class MessageQueue:
         if sync not in get_args(Sync):
             raise InvalidArgument(f"sync: one of {', '.join(map(repr, get_args(Sync)))}, not {sync!r}")
         check_number("sync_seconds", sync_seconds, above=0, up_to=3600)
-        return cls(clock, open_journal(folder, journal), sync=sync, sync_seconds=sync_seconds)
+        broker = cls(clock, open_journal(folder, journal), sync=sync, sync_seconds=sync_seconds)
+        broker._ingest = Ingest(Incoming(folder), broker)
+        return broker
+
+    def take_in(self) -> int:
+        """Publish now what others have committed to the folder, which otherwise happens a moment later.
+
+        Returns how many epochs that were.
+        """
+        return 0 if self._ingest is None else self._ingest.take_in()
 
     @classmethod
     def get_instance(cls) -> MessageQueue:
@@ -281,6 +293,13 @@ class MessageQueue:
         first, events, _ = self._state.publish(topic, batch, now_us)
         self._commit(events)
         return numbered(self._state.topics[topic].id_prefix, first, len(batch[0]))
+
+    def write(self, topic: str, batch: Batch, *, writer: str, epoch: int, part: int) -> bool:
+        """Publish checked messages, as columns, once: whether they were new.
+
+        A writer counts its epochs, and the parts of each: what is not later than the last it wrote was written before.
+        """
+        return self._turn(lambda state, now_us: state.write(topic, batch, writer, epoch, part, now_us))
 
     # -- messages out ------------------------------------------------------------------------------
 
@@ -544,6 +563,8 @@ class MessageQueue:
 
     def close(self) -> None:
         """Take no more calls. Publishers that wait for room get `Closed`."""
+        if self._ingest is not None:
+            self._ingest.stop()
         with self._lock:
             self._closed = self._closed or "the broker is closed"
             if self._timer is not None:

@@ -23,6 +23,7 @@ RESERVED_ATTRIBUTE_PREFIX = "goog"
 MAX_ACK_DEADLINE_SECONDS = 600
 MAX_FILTER_BYTES = 256
 MAX_NAME_LENGTH = 255
+MAX_WRITER_LENGTH = 200  # it is part of a file's name, too
 DEFAULT_DELIVERY_ATTEMPTS = 5  # Pub/Sub's default where a policy names no number
 DAY_SECONDS = 86_400
 MAX_WHOLE = 2**63 - 1  # what everybody else can store: disks, databases, other languages

@@ -20,7 +20,7 @@ ROWS = (
     ("errors", "message", "metadata", "options", "clock", "pending"),
     ("core", "patterns"),
     ("journal",),
-    ("commits",),
+    ("commits", "ingest"),
     ("broker", "pool"),
     ("transport",),
     ("client",),

@@ -54,6 +54,15 @@ class Published(NamedTuple):
     columns: Batch | None = None  # the same messages as they were handed in; None: these are dead letters
 
 
+class Written(NamedTuple):
+    """The batch before this one is part `part` of `epoch` of a writer: neither it nor an earlier one comes again."""
+
+    topic: str
+    writer: str
+    epoch: int
+    part: int
+
+
 class Acked(NamedTuple):
     subscription: str
     leases: Sequence[int]
@@ -133,6 +142,7 @@ Event: TypeAlias = (
     | SubscriptionUpdated
     | SubscriptionDeleted
     | Published
+    | Written
     | Acked
     | Failed
     | DeadLettered

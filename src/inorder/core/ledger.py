@@ -30,6 +30,7 @@ from inorder.core.events import (
     SubscriptionUpdated,
     TopicCreated,
     TopicDeleted,
+    Written,
 )
 from inorder.core.holds import Hold, longer
 from inorder.core.ranges import Ranges, runs
@@ -62,6 +63,7 @@ class TopicLedger:
     created_us: int
     next_position: int = 0
     stored_us: int = 0  # when the latest message was stored
+    writers: dict[str, tuple[int, int]] = field(default_factory=dict)  # writer → its last epoch, and the part of that
 
 
 @dataclass
@@ -227,6 +229,9 @@ class Book:
         for name, positions in missed.items():
             self.subscriptions[name].missed(positions)
 
+    def written(self, topic: str, writer: str, epoch: int, part: int) -> None:
+        self.topics[topic].writers[writer] = (epoch, part)
+
     def apply(self, events: Iterable[Event]) -> None:
         """Repeat what has happened."""
         for event in events:
@@ -244,6 +249,8 @@ class Book:
                 case Published(topic, records, _, refused, _):
                     missed = {name: missed_of(records, positions) for name, positions in refused.items()}
                     self.published(topic, records[0][POSITION], len(records), records[0][STORED_US], missed)
+                case Written(topic, writer, epoch, part):
+                    self.written(topic, writer, epoch, part)
                 case Acked(name, _, records):
                     self.subscriptions[name].acked(positions_of(records))
                 case Failed():

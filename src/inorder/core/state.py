@@ -31,6 +31,7 @@ from inorder.core.events import (
     SubscriptionUpdated,
     TopicCreated,
     TopicDeleted,
+    Written,
 )
 from inorder.core.ledger import Book, Ledger, TopicLedger
 from inorder.core.log import History, MemoryHistory
@@ -50,6 +51,7 @@ from inorder.errors import (
 from inorder.message import POSITION, SIZE, STORED_US, Batch, Record, numbered
 from inorder.options import (
     MAX_ACK_DEADLINE_SECONDS,
+    MAX_WRITER_LENGTH,
     SubscriptionOptions,
     TopicOptions,
     check_name,
@@ -171,6 +173,18 @@ class State:
                 refused = self._decide_refused(topic, records)
                 break
         return first, (_new(Published, (topic_name, records, size, refused, batch)),), ()
+
+    def write(self, topic_name: str, batch: Batch, writer: str, epoch: int, part: int, now_us: int) -> Decision[bool]:
+        """As `publish`, once: a part that is not later than the writer's last is left alone, and the reply is False."""
+        given: object = writer  # anything, whatever the annotation says
+        if not isinstance(given, str) or not 0 < len(given) <= MAX_WRITER_LENGTH:
+            raise InvalidArgument(f"writer: a string of 1 to {MAX_WRITER_LENGTH} characters, not {writer!r}")
+        check_whole("epoch", epoch, at_least=0)
+        check_whole("part", part, at_least=0)
+        if (epoch, part) <= self.topic(topic_name).writers.get(writer, (-1, 0)):
+            return False, (), ()
+        _, events, problems = self.publish(topic_name, batch, now_us)
+        return True, (*events, Written(topic_name, writer, epoch, part)), problems
 
     def _decide_refused(self, topic: Topic, records: list[Record]) -> Mapping[str, frozenset[int]]:
         """Who misses which of these messages because it is full; or an error, if it must not miss any."""
@@ -382,7 +396,7 @@ class State:
         book = Book(self._serial)
         for t in self.topics.values():
             book.topics[t.name] = TopicLedger(
-                t.name, t.serial, t.id_prefix, t.options, t.created_us, t.next_position, t.stored_us
+                t.name, t.serial, t.id_prefix, t.options, t.created_us, t.next_position, t.stored_us, dict(t.writers)
             )
         for subscription in self.subscriptions.values():
             book.subscriptions[subscription.name] = subscription.ledger()
@@ -394,6 +408,7 @@ class State:
             topic = Topic(t.name, t.serial, t.id_prefix, t.options, t.created_us, self._history(t.serial))
             topic.next_position = topic.visible = t.next_position
             topic.stored_us = t.stored_us
+            topic.writers = dict(t.writers)
             self.topics[t.name] = topic
         for ledger in book.subscriptions.values():
             self._restore_subscription(ledger)
@@ -504,6 +519,9 @@ class State:
                 self._set_alarm(subscription)
         topic.visible = topic.next_position
 
+    def _written(self, event: Written) -> None:
+        self.topics[event.topic].writers[event.writer] = (event.epoch, event.part)
+
     def _failed(self, event: Failed) -> None:
         subscription = self.subscriptions[event.subscription]
         subscription.failed(event)
@@ -554,6 +572,7 @@ _APPLY: Mapping[type, Callable[[State, Any], None]] = {
     SubscriptionCreated: State._subscription_created,
     SubscriptionUpdated: State._subscription_updated,
     SubscriptionDeleted: State._subscription_deleted,
+    Written: State._written,
     Failed: State._failed,
     DeadLettered: State._dead_lettered,
     KeyResumed: State._key_resumed,

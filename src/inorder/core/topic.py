@@ -20,4 +20,5 @@ class Topic(Log):
         self.options = options
         self.created_us = created_us
         self.subscriptions: list[Subscription] = []
+        self.writers: dict[str, tuple[int, int]] = {}  # who writes in epochs → the last one, and the part of it
         self.limited: list[Subscription] = []  # those of them that can be full

@@ -31,12 +31,14 @@ from inorder.core.events import (
     SubscriptionUpdated,
     TopicCreated,
     TopicDeleted,
+    Written,
 )
 from inorder.core.holds import Hold
 from inorder.core.ledger import Book, Ledger, Missed, TopicLedger, Wait, gaps_and_gone, key_of, missed_of, positions_of
 from inorder.core.ranges import Ranges
 from inorder.errors import FailedPrecondition
 from inorder.message import DATA, POSITION, PUBLISH_US, STORED_US, Gap, Record, to_columns
+from inorder.message import Batch as Columns
 from inorder.options import SubscriptionOptions, TopicOptions, build
 
 # Kinds of entries. A number is never given another meaning.
@@ -104,6 +106,12 @@ class Batch(NamedTuple):
     def _column(self, number: int) -> memoryview:
         start = 8 * (self.messages + 1) + sum(self.lengths[:number])
         return self.columns[start : start + self.lengths[number]]
+
+    def columns_back(self) -> Columns:
+        """The messages as they are handed in, to be published."""
+        records = self.records()
+        _, keys, data, attributes, _, sizes, _ = zip(*records, strict=True)
+        return list(keys), list(data), list(attributes), list(sizes)
 
     def records(self) -> list[Record]:
         """The messages, as they were."""
@@ -201,6 +209,13 @@ def _published(event: Published, serial: int) -> Iterable[bytes]:
     return (_ENTRY.pack(PUBLISHED, sum(map(len, parts))), *parts)
 
 
+def columns_entry(columns: Columns) -> bytes:
+    """Messages that are not published yet, as an entry: the topic, the positions and the time are still to come."""
+    keys, data, attributes, sizes = columns
+    records = list(zip(range(len(keys)), keys, data, attributes, repeat(0), sizes, repeat(0)))
+    return b"".join(_published(Published("", records, sum(sizes), {}, columns), 0))
+
+
 def _acked(event: Acked) -> Iterable[bytes]:
     name, _, records = event
     positions = [record[POSITION] for record in records if type(record[DATA]) is not Gap]
@@ -226,6 +241,8 @@ def _other(event: Event) -> Sequence[Any]:
             return "topic_created", topic, serial, id_prefix, asdict(options), now_us
         case TopicDeleted(topic):
             return "topic_deleted", topic
+        case Written(topic, writer, epoch, part):
+            return "written", topic, writer, epoch, part
         case SubscriptionCreated(name, topic, serial, options, now_us):
             return "subscription_created", name, topic, serial, asdict(options), now_us
         case SubscriptionUpdated(name, options):
@@ -311,6 +328,8 @@ def _replay_other(parts: list[Any], book: Book, names: dict[int, str]) -> None:
             book.topic_created(TopicCreated(topic, serial, id_prefix, build(TopicOptions, options), now_us))
         case ["topic_deleted", topic]:
             book.topic_deleted(TopicDeleted(topic))
+        case ["written", topic, writer, epoch, part]:
+            book.written(topic, writer, epoch, part)
         case ["subscription_created", name, topic, serial, options, now_us]:
             checked = build(SubscriptionOptions, options)
             book.subscription_created(SubscriptionCreated(name, topic, serial, checked, now_us))
@@ -370,7 +389,11 @@ def book_from_json(plain: Mapping[str, Any]) -> Book:
     """The books back from plain values."""
     book = Book(plain["serial"])
     for topic in plain["topics"]:
-        book.topics[topic["name"]] = TopicLedger(**{**topic, "options": build(TopicOptions, topic["options"])})
+        changed = {
+            "options": build(TopicOptions, topic["options"]),
+            "writers": {writer: tuple(last) for writer, last in topic["writers"].items()},
+        }
+        book.topics[topic["name"]] = TopicLedger(**{**topic, **changed})
     for values in plain["subscriptions"]:
         changed = {
             "options": build(SubscriptionOptions, values["options"]),

@@ -19,6 +19,7 @@ from inorder.journal.index import index_from_json
 FACTS = {
     "topic_created": ("topic", "serial", "id_prefix", "options", "created_us"),
     "topic_deleted": ("topic",),
+    "written": ("topic", "writer", "epoch", "part"),
     "subscription_created": ("subscription", "topic", "serial", "options", "created_us"),
     "subscription_updated": ("subscription", "options"),
     "subscription_deleted": ("subscription",),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from inorder.core.ledger import Book, TopicLedger
@@ -41,6 +42,15 @@ class Stretch(NamedTuple):
         """The messages one by one."""
         skipped = self.first - self.batch.first
         return self.batch.records()[skipped : skipped + self.end - self.first]
+
+
+class Slice(NamedTuple):
+    """Messages in a row, and where they stand: enough to read them without knowing anything else of the journal."""
+
+    serial: int  # of their topic
+    first: int
+    end: int
+    frames: tuple[tuple[Location, Location], ...]  # the first and the last of each stretch
 
 
 class TopicView(NamedTuple):
@@ -201,6 +211,38 @@ class JournalReader:
             raise InvalidArgument(f"first: a position, so at least 0, not {first}")
         return self._read(known.serial, index, self._stretches(index, first, end), first, end)
 
+    def slices(self, topic: str, first: int, end: int, count: int) -> list[Slice]:
+        """The same messages in up to so many slices of about one size, for readers that share the work."""
+        known, index = self._known(topic), self._index(self._known(topic))
+        end = min(end, known.next_position)
+        if first < end and first < self.begin(topic):
+            raise NotRetained(first, self.begin(topic))
+        bounds = [first + (end - first) * part // count for part in range(count + 1)]
+        return [
+            Slice(known.serial, begin, stop, tuple(self._stretches(index, begin, stop)))
+            for begin, stop in pairwise(bounds)
+            if begin < stop
+        ]
+
+    def position_at(self, topic: str, time_us: int) -> int:
+        """The first message that was stored at a time or later, of those that can be read; `end` if there is none."""
+        known, index = self._known(topic), self._index(self._known(topic))
+        begin = self.begin(topic)
+        for block in range(max(bisect_left(index.times, time_us) - 1, 0), len(index.times)):
+            for found in self._batches(known.serial, [(index.starts[block], index.lasts[block])]):
+                if found.stored_us >= time_us:
+                    return max(found.first, begin)
+        return known.next_position
+
+    def position_after(self, topic: str, first: int, size: int) -> int:
+        """So far one may read from `first` on for about so many bytes: at least a block, at most to the end."""
+        index = self._index(self._known(topic))
+        for block in range(max(bisect_right(index.firsts, first) - 1, 0), len(index.firsts)):
+            size -= index.sizes[block]
+            if size <= 0:
+                return max(index.ends[block], first)
+        return self.end(topic)
+
     def location(self, topic: str, position: int) -> Location:
         """A frame that is there and before which no message of the topic from `position` on stands."""
         index = self._index(self._known(topic))
@@ -222,27 +264,17 @@ class JournalReader:
         self, serial: int, index: TopicIndex, stretches: list[tuple[Location, Location]], first: int, end: int
     ) -> Iterator[Stretch]:
         try:
-            for found in self._batches(serial, stretches):
-                if found.end <= first:
-                    continue
-                if first >= end or found.first > first:
-                    break
-                yield Stretch(found, first, min(found.end, end))
-                first = min(found.end, end)
+            for stretch in _stretches_in(self._batches(serial, stretches), first, end):
+                yield stretch
+                first = stretch.end
         except FrameDropped as dropped:
             block = bisect_left(index.starts, dropped.oldest)
             raise NotRetained(first, index.firsts[block] if block < len(index.firsts) else end) from None
         if first < end:
             raise NotRetained(first, next((position for position in index.firsts if position > first), end))
 
-    def _batches(self, serial: int, stretches: list[tuple[Location, Location]]) -> Iterator[Batch]:
-        for start, last in stretches:
-            for location, body in self.frames.read(start):
-                for kind, entry in entries(body):
-                    if kind == PUBLISHED and (found := batch(entry)).serial == serial:
-                        yield found
-                if location >= last:
-                    break
+    def _batches(self, serial: int, stretches: Iterable[tuple[Location, Location]]) -> Iterator[Batch]:
+        return _batches(self.frames, serial, stretches)
 
     def _known(self, topic: str) -> TopicLedger:
         if topic not in self.book.topics:
@@ -251,6 +283,45 @@ class JournalReader:
 
     def _index(self, known: TopicLedger) -> TopicIndex:
         return self._indexes.get(known.serial) or TopicIndex()
+
+
+def read_slice(folder: str | os.PathLike[str], wanted: Slice) -> Iterator[Stretch]:
+    """The messages of a slice that a `JournalReader` of the folder has made, here or elsewhere.
+
+    Raises NotRetained where a message is no longer in the journal.
+    """
+    files = existing_journal(folder)
+    frames: Reader = SqliteReader(files) if DATABASE in files.names() else SegmentReader(files)
+    first = wanted.first
+    try:
+        for stretch in _stretches_in(_batches(frames, wanted.serial, wanted.frames), first, wanted.end):
+            yield stretch
+            first = stretch.end
+    except FrameDropped:
+        raise NotRetained(first, wanted.end) from None
+    if first < wanted.end:
+        raise NotRetained(first, wanted.end)
+
+
+def _stretches_in(batches: Iterable[Batch], first: int, end: int) -> Iterator[Stretch]:
+    """What there is from `first` to `end`, without a hole."""
+    for found in batches:
+        if found.end <= first:
+            continue
+        if first >= end or found.first > first:
+            return
+        yield Stretch(found, first, min(found.end, end))
+        first = min(found.end, end)
+
+
+def _batches(frames: Reader, serial: int, stretches: Iterable[tuple[Location, Location]]) -> Iterator[Batch]:
+    for start, last in stretches:
+        for location, body in frames.read(start):
+            for kind, entry in entries(body):
+                if kind == PUBLISHED and (found := batch(entry)).serial == serial:
+                    yield found
+            if location >= last:
+                break
 
 
 def existing_journal(folder: str | os.PathLike[str]) -> Folder:

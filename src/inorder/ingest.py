@@ -1,0 +1,84 @@
+"""The owner of a folder publishes what others have left there for it: see `inorder.journal.incoming`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import Protocol
+
+from inorder.errors import Closed, InorderError
+from inorder.journal.incoming import Epoch, Incoming
+from inorder.message import Batch
+from inorder.options import MAX_WHOLE
+
+NOTHING: Batch = ((), (), (), ())
+LOOK_SECONDS = 0.2  # how long a commit may lie there before somebody looks
+
+_log = logging.getLogger(__name__)
+
+
+class Publisher(Protocol):
+    """A broker, as far as this is concerned."""
+
+    def write(self, topic: str, batch: Batch, *, writer: str, epoch: int, part: int) -> bool: ...
+
+
+class Ingest:
+    """Looks for committed epochs, in a thread, until it is stopped or its broker is forgotten."""
+
+    def __init__(self, incoming: Incoming, broker: Publisher) -> None:
+        self._incoming = incoming
+        self._broker = weakref.ref(broker)
+        self._stop = threading.Event()
+        self._taking = threading.Lock()
+        self._told: set[tuple[str, int]] = set()  # of what cannot be published, and why
+        self._thread = threading.Thread(target=self._run, name="inorder-ingest", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. What is being published is finished."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._broker() is not None:
+            try:
+                self.take_in()
+            except Closed:
+                return
+            except Exception:
+                _log.exception("what others want to publish could not be looked at; it is tried again")
+            if self._stop.wait(LOOK_SECONDS):
+                return
+
+    def take_in(self) -> int:
+        """Publish what is committed, each writer's epochs in order; returns how many epochs that were."""
+        done = 0
+        stuck: set[str] = set()
+        with self._taking:
+            for epoch in self._incoming.epochs():
+                broker = self._broker()
+                if broker is None or self._stop.is_set():
+                    break
+                if epoch.writer in stuck:
+                    continue
+                try:
+                    for part, batch in enumerate(self._incoming.read(epoch)):
+                        broker.write(epoch.topic, batch, writer=epoch.writer, epoch=epoch.number, part=part)
+                    # The epoch may be committed again, cut into other parts: none of them is new.
+                    broker.write(epoch.topic, NOTHING, writer=epoch.writer, epoch=epoch.number, part=MAX_WHOLE)
+                    self._incoming.forget(epoch)
+                    done += 1
+                except Closed:
+                    raise
+                except InorderError as error:  # a topic that is missing or full: what comes behind has to wait
+                    stuck.add(epoch.writer)
+                    self._tell(epoch, error)
+        return done
+
+    def _tell(self, epoch: Epoch, error: InorderError) -> None:
+        if (epoch.writer, epoch.number) not in self._told:
+            self._told.add((epoch.writer, epoch.number))
+            _log.error("epoch %d of writer %r cannot be published yet: %s", epoch.number, epoch.writer, error)

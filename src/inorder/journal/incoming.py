@@ -1,0 +1,136 @@
+"""What others want to publish: files beside the journal, which its owner takes in, each once.
+
+Many processes stage parts, each in a file of its own that nobody else knows. One of them commits an epoch: a small
+file that names its parts, in their order. From then on the epoch will be published, whatever happens to those who
+wrote it; until then nothing of it is. The owner publishes committed epochs in their order, part by part, and
+remembers in the journal how far it came.
+
+    incoming/WRITER/EPOCH-NAME.part     frames of columns, as in the journal
+    incoming/WRITER/EPOCH.commit        JSON: the topic, and the names of the parts
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from inorder.errors import InvalidArgument, JournalDamaged
+from inorder.journal.codec import PUBLISHED, batch, columns_entry, entries
+from inorder.journal.files import Folder
+from inorder.journal.frames import BadFrame, frame_header, frames_in
+from inorder.message import Batch
+from inorder.options import MAX_WRITER_LENGTH
+
+INCOMING = "incoming"
+_WRITER = re.compile(f"[A-Za-z0-9._~-]{{1,{MAX_WRITER_LENGTH}}}")
+
+
+class Epoch(NamedTuple):
+    """What was committed together, and is published together."""
+
+    writer: str
+    number: int
+    topic: str
+    parts: tuple[str, ...]
+
+
+class Incoming:
+    """The folder `incoming` of a journal's folder. Whoever may write there may publish."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._path = Path(folder, INCOMING)
+
+    # -- for those who write -----------------------------------------------------------------------
+
+    def stage(self, writer: str, epoch: int, batches: Iterable[Batch]) -> str:
+        """Write a part, durably; returns its name, for `commit`. Nobody sees it until then."""
+        folder = self._of(writer, create=True)
+        name = f"{epoch:020d}-{uuid4().hex}.part"
+        with open(folder / name, "xb") as file:
+            at = 0
+            for columns in batches:
+                body = columns_entry(columns)
+                at += file.write(frame_header(at, 0, body)) + file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        Folder(folder, create=False).sync()
+        return name
+
+    def commit(self, writer: str, epoch: int, topic: str, parts: Sequence[str]) -> bool:
+        """Have an epoch published, with these parts in this order; False if it was committed before, perhaps so."""
+        folder = self._of(writer, create=True)
+        final = folder / f"{epoch:020d}.commit"
+        if final.exists():
+            return False
+        draft = folder / f"{epoch:020d}-{uuid4().hex}.draft"
+        with open(draft, "x", encoding="utf-8") as file:
+            json.dump({"topic": topic, "parts": list(parts)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, final)  # which, unlike a rename, fails if somebody was faster
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(draft)
+        Folder(folder, create=False).sync()
+        return True
+
+    def is_committed(self, writer: str, epoch: int) -> bool:
+        """Whether an epoch is, and was not taken in yet."""
+        return (self._of(writer) / f"{epoch:020d}.commit").exists()
+
+    def discard(self, writer: str, parts: Iterable[str]) -> None:
+        """Remove parts that will not be committed."""
+        for part in parts:
+            (self._of(writer) / part).unlink(missing_ok=True)
+
+    # -- for the owner -----------------------------------------------------------------------------
+
+    def epochs(self) -> list[Epoch]:
+        """What is committed and not taken in yet, each writer's in order."""
+        found: list[Epoch] = []
+        for file in sorted(self._path.glob("*/*.commit")):
+            try:
+                plain = json.loads(file.read_text(encoding="utf-8"))
+                found.append(Epoch(file.parent.name, int(file.stem), plain["topic"], tuple(plain["parts"])))
+            except (ValueError, KeyError, TypeError) as error:
+                raise JournalDamaged(str(file), 0, f"the commit cannot be read: {error!r}") from None
+        return found
+
+    def read(self, epoch: Epoch) -> Iterator[Batch]:
+        """The messages of an epoch, as they were staged."""
+        folder = Folder(self._of(epoch.writer), create=False)
+        for name in epoch.parts:
+            file = folder.open(name)
+            try:
+                for _, body in frames_in(file, 0, file.size()):
+                    for kind, entry in entries(body):
+                        assert kind == PUBLISHED
+                        yield batch(entry).columns_back()
+            except BadFrame as bad:
+                raise bad.as_damage(str(folder.path / name)) from None
+
+    def forget(self, epoch: Epoch) -> None:
+        """An epoch was taken in: its files are not needed any more."""
+        self.discard(epoch.writer, epoch.parts)
+        (self._of(epoch.writer) / f"{epoch.number:020d}.commit").unlink(missing_ok=True)
+        # What was staged for it, but not committed, are the parts of attempts that lost.
+        for lost in self._of(epoch.writer).glob(f"{epoch.number:020d}-*.part"):
+            lost.unlink(missing_ok=True)
+
+    def _of(self, writer: str, create: bool = False) -> Path:
+        given: object = writer  # anything, whatever the annotation says
+        if not isinstance(given, str) or not _WRITER.fullmatch(given) or given.startswith("."):
+            raise InvalidArgument(
+                f"writer: 1 to {MAX_WRITER_LENGTH} letters, digits and -._~, no dot first, not {writer!r}"
+            )
+        folder = self._path / writer
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder

@@ -1,0 +1,164 @@
+"""Rows become messages: staged by the tasks, committed by the driver, published by the owner of the folder.
+
+A task writes a file that nobody else knows, so one that is tried again, or runs twice, harms nobody: the driver
+commits the files of the attempts that Spark counts. An epoch, which is a batch of a query, is committed once and
+published once, however often it is replayed. Rows of one task keep their order, tasks follow each other in the
+order of their partitions, epochs in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.journal.incoming import Incoming
+from inorder.message import Batch, make_entry, to_columns
+from inorder.options import check_name
+from inorder.spark.topics import folder_of
+
+OPTIONS = ("url", "topic", "writer")
+COLUMNS = {"data": "BINARY or STRING", "ordering_key": "STRING", "attributes": "MAP<STRING, STRING>"}
+ROWS = 5_000  # of one published batch: the owner has others to serve between two of them
+
+# Where Spark tells a task which query it works for, and which batch of it.
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a sink can be told, checked."""
+
+    url: str
+    topic: str
+    writer: str | None  # None: the query, or a new one for each write
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> SinkOptions:
+        known = {name.lower(): name for name in (*OPTIONS, "path", "checkpointLocation", "queryName")}
+        options: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower() not in known:
+                raise InvalidArgument(f"unknown option {name!r}; there are {', '.join(OPTIONS)}")
+            options["url" if name.lower() == "path" else known[name.lower()]] = value
+        for name in ("url", "topic"):
+            if not options.get(name):
+                raise InvalidArgument(f"option {name!r} is missing")
+        folder_of(options["url"])
+        return cls(url=options["url"], topic=check_name("topic", options["topic"]), writer=options.get("writer"))
+
+
+def check_schema(schema: StructType) -> None:
+    """Refuse columns that are no part of a message, and a table without data."""
+    names = {field.name: field.dataType.simpleString() for field in schema.fields}
+    allowed = {"data": ("binary", "string"), "ordering_key": ("string",), "attributes": ("map<string,string>",)}
+    for name, kind in names.items():
+        if name not in COLUMNS:
+            raise InvalidArgument(f"column {name!r} is no part of a message: select {', '.join(COLUMNS)}")
+        if kind not in allowed[name]:
+            raise InvalidArgument(f"column {name!r}: {COLUMNS[name]}, not {kind}")
+    if "data" not in names:
+        raise InvalidArgument("column 'data' is missing")
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task has written."""
+
+    writer: str
+    partition: int
+    name: str
+
+
+class _Staging:
+    """What both writers do alike."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_schema(schema)
+        self._options = options
+
+    def _incoming(self) -> Incoming:
+        return Incoming(folder_of(self._options.url))
+
+    def _stage(self, writer: str, epoch: int, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        name = self._incoming().stage(writer, epoch, batches(iterator))
+        return Staged(writer, _context().partitionId(), name)
+
+    def _commit(self, epoch: int, messages: list[Any]) -> None:
+        staged = sorted((message for message in messages if message is not None), key=lambda one: one.partition)
+        if staged:
+            self._incoming().commit(staged[0].writer, epoch, self._options.topic, [one.name for one in staged])
+
+    def _abort(self, epoch: int, messages: list[Any]) -> None:
+        """Remove what was staged; but not if the commit took effect, and only its answer was lost."""
+        staged = [message for message in messages if message is not None]
+        if staged and not self._incoming().is_committed(staged[0].writer, epoch):
+            self._incoming().discard(staged[0].writer, [one.name for one in staged])
+
+
+class StreamSink(_Staging, DataSourceStreamArrowWriter):
+    """For `writeStream`: the epochs are the batches of the query."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = _context()
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise FailedPrecondition("this version of Spark does not tell a task its query and batch")
+        return self._stage(self._options.writer or f"spark-{query}", int(batch), iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        self._commit(batchId, messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        self._abort(batchId, messages)
+
+
+class TableSink(_Staging, DataSourceArrowWriter):
+    """For `write`: one epoch, of a writer of its own."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._writer = options.writer or f"spark-{uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return self._stage(self._writer, 0, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        self._commit(0, messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        self._abort(0, messages)
+
+
+def batches(iterator: Iterator[pa.RecordBatch]) -> Iterator[Batch]:
+    """Rows as columns of checked messages, some thousands at a time."""
+    for rows in iterator:
+        for start in range(0, rows.num_rows, ROWS):
+            yield _batch(rows.slice(start, ROWS))
+
+
+def _batch(rows: pa.RecordBatch) -> Batch:
+    def column(name: str) -> list[Any]:
+        return rows.column(name).to_pylist() if name in rows.schema.names else [None] * rows.num_rows
+
+    data = rows.column("data")
+    if data.null_count:
+        raise InvalidArgument(f"column 'data': {data.null_count} row(s) are null; a message has data, perhaps empty")
+    if not pa.types.is_binary(data.type):
+        data = data.cast(pa.binary())
+    attributes = [None if pairs is None else dict(pairs) for pairs in column("attributes")]
+    return to_columns(list(map(make_entry, data.to_pylist(), attributes, column("ordering_key"))))
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context

@@ -1,0 +1,78 @@
+"""Where the data source reads: one small interface, and its form for a folder that its owner writes meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from inorder.errors import InvalidArgument
+from inorder.journal.reading import JournalReader, Slice, read_slice
+from inorder.spark.columns import record_batches
+
+
+class Bounds(NamedTuple):
+    """What of a topic can be read."""
+
+    serial: int  # of the topic: a later one of the same name has another
+    begin: int
+    end: int
+
+
+class TopicReader(Protocol):
+    """A topic, as the driver sees it. Not thread-safe."""
+
+    def bounds(self) -> Bounds:
+        """What can be read at the moment."""
+
+    def position_at(self, time_us: int) -> int:
+        """The first message that was stored at a time or later."""
+
+    def position_after(self, first: int, size: int) -> int:
+        """So far one may read from `first` on for about so many bytes."""
+
+    def slices(self, first: int, end: int, count: int) -> list[Any]:
+        """The work in up to so many parts, each a plain value that any process can read by `read`."""
+
+
+class FolderTopic:
+    """A topic of a durable broker, by its folder."""
+
+    def __init__(self, folder: str, topic: str) -> None:
+        self._folder = folder
+        self._topic = topic
+        self._journal = JournalReader(folder)
+
+    def bounds(self) -> Bounds:
+        self._journal.refresh()
+        view = self._journal.topic(self._topic)
+        return Bounds(view.serial, view.begin, view.end)
+
+    def position_at(self, time_us: int) -> int:
+        return self._journal.position_at(self._topic, time_us)
+
+    def position_after(self, first: int, size: int) -> int:
+        return self._journal.position_after(self._topic, first, size)
+
+    def slices(self, first: int, end: int, count: int) -> list[Slice]:
+        return self._journal.slices(self._topic, first, end, count)
+
+
+def open_topic(url: str, topic: str) -> TopicReader:
+    """The topic at an address: `file:./data`, or the path of a folder."""
+    return FolderTopic(folder_of(url), topic)
+
+
+def read(url: str, wanted: Any) -> Iterator[pa.RecordBatch]:
+    """The messages of a slice, anywhere that the address means the same."""
+    return record_batches(read_slice(folder_of(url), Slice(*wanted)))
+
+
+def folder_of(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file"):
+        raise InvalidArgument(f"url: 'file:' and a folder, or a path, not {url!r}")
+    folder = url.removeprefix("file:").partition("?")[0]
+    return folder.removeprefix("//") if folder.startswith("///") else folder

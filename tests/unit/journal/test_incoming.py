@@ -1,0 +1,165 @@
+"""Parts and epochs that others leave beside a journal, and the owner that publishes each once."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from inorder import Message
+from inorder.broker import MessageQueue
+from inorder.errors import InvalidArgument, JournalDamaged, TopicNotFound
+from inorder.journal.incoming import INCOMING, Incoming
+from inorder.message import Batch, to_columns
+from inorder.testing import ManualClock
+
+
+def columns(*texts: str) -> Batch:
+    """The first letter is the key."""
+    return to_columns([(text[0], text.encode(), None, 1 + len(text)) for text in texts])
+
+
+@pytest.fixture
+def queue(tmp_path: Path):
+    broker = MessageQueue.open(tmp_path, clock=ManualClock())
+    broker.register_topic("t")
+    broker.register_subscription("s", "t", {"enable_message_ordering": True})
+    yield broker
+    broker.close()
+
+
+def received(queue: MessageQueue) -> list[str]:
+    texts: list[str] = []
+    while messages := queue.pull("s", 100):
+        texts += [message.data.decode() for message in messages]
+        queue.ack(messages)
+    return texts
+
+
+def commit(folder: Path, epoch: int, *parts: tuple[str, ...], writer: str = "w") -> bool:
+    incoming = Incoming(folder)
+    names = [incoming.stage(writer, epoch, [columns(*part)]) for part in parts]
+    return incoming.commit(writer, epoch, "t", names)
+
+
+def test_what_is_staged_is_published_when_it_is_committed(queue: MessageQueue, tmp_path: Path) -> None:
+    incoming = Incoming(tmp_path)
+    part = incoming.stage("w", 0, [columns("a1", "b1"), columns("a2")])
+    queue.take_in()
+    assert received(queue) == []
+    assert incoming.commit("w", 0, "t", [part])
+    queue.take_in()
+    assert sorted(received(queue)) == ["a1", "a2", "b1"]
+
+
+def test_parts_and_epochs_are_published_in_their_order(queue: MessageQueue, tmp_path: Path) -> None:
+    commit(tmp_path, 10, ("a5",))
+    commit(tmp_path, 9, ("a1", "a2"), ("a3",), ("a4",))
+    queue.take_in()
+    assert received(queue) == ["a1", "a2", "a3", "a4", "a5"]
+
+
+def test_an_epoch_is_committed_once_and_the_first_commit_counts(queue: MessageQueue, tmp_path: Path) -> None:
+    assert commit(tmp_path, 0, ("a1",))
+    assert not commit(tmp_path, 0, ("a1", "a2"))
+    queue.take_in()
+    assert received(queue) == ["a1"]
+    commit(tmp_path, 0, ("a1",))  # by somebody who did not see that it was taken in
+    queue.take_in()
+    assert received(queue) == []
+
+
+def test_an_epoch_that_was_taken_in_is_not_new_when_it_is_cut_otherwise(queue: MessageQueue, tmp_path: Path) -> None:
+    commit(tmp_path, 0, ("a1", "a2", "a3"))
+    queue.take_in()
+    commit(tmp_path, 0, ("a1",), ("a2",), ("a3",))
+    queue.take_in()
+    assert received(queue) == ["a1", "a2", "a3"]
+
+
+def test_files_are_gone_when_their_epoch_was_taken_in(queue: MessageQueue, tmp_path: Path) -> None:
+    Incoming(tmp_path).stage("w", 0, [columns("a0")])  # an attempt that lost
+    commit(tmp_path, 0, ("a1",))
+    queue.take_in()
+    assert os.listdir(tmp_path / INCOMING / "w") == []
+
+
+def test_an_owner_that_dies_in_the_middle_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    queue = MessageQueue.open(tmp_path, clock=ManualClock())
+    queue.register_topic("t")
+    queue.register_subscription("s", "t", {"enable_message_ordering": True})
+    queue.write("t", columns("a1"), writer="w", epoch=3, part=0)  # and there it ends
+    queue.close()
+    incoming = Incoming(tmp_path)
+    names = [incoming.stage("w", 3, [columns(text)]) for text in ("a1", "a2", "a3")]
+    incoming.commit("w", 3, "t", names)
+    queue = MessageQueue.open(tmp_path, clock=ManualClock())
+    queue.take_in()
+    assert received(queue) == ["a1", "a2", "a3"]
+    queue.close()
+
+
+def test_writers_do_not_know_each_other(queue: MessageQueue, tmp_path: Path) -> None:
+    commit(tmp_path, 0, ("a1",), writer="w")
+    commit(tmp_path, 0, ("b1",), writer="v")
+    queue.take_in()
+    assert sorted(received(queue)) == ["a1", "b1"]
+
+
+def test_an_epoch_for_a_topic_that_is_missing_waits_and_holds_up_its_writer_only(
+    queue: MessageQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    incoming = Incoming(tmp_path)
+    incoming.commit("w", 0, "missing", [incoming.stage("w", 0, [columns("a1")])])
+    commit(tmp_path, 1, ("a2",), writer="w")
+    commit(tmp_path, 0, ("b1",), writer="v")
+    queue.take_in()
+    assert received(queue) == ["b1"]
+    assert "epoch 0 of writer 'w' cannot be published yet" in caplog.text
+    queue.register_topic("missing")
+    queue.take_in()
+    assert received(queue) == ["a2"]
+
+
+def test_a_damaged_part_is_named_and_nothing_behind_it_is_published(
+    queue: MessageQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    incoming = Incoming(tmp_path)
+    name = incoming.stage("w", 0, [columns("a1")])
+    path = tmp_path / INCOMING / "w" / name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    incoming.commit("w", 0, "t", [name])
+    commit(tmp_path, 1, ("a2",))
+    queue.take_in()
+    assert received(queue) == []
+    assert name in caplog.text
+
+
+def test_a_part_of_an_epoch_is_written_once_in_memory_and_on_disk(tmp_path: Path) -> None:
+    for queue in (MessageQueue(ManualClock()), MessageQueue.open(tmp_path, clock=ManualClock())):
+        queue.register_topic("t")
+        assert queue.write("t", columns("a1"), writer="w", epoch=0, part=0)
+        assert not queue.write("t", columns("a1"), writer="w", epoch=0, part=0)
+        assert queue.write("t", columns("a2"), writer="w", epoch=0, part=1)
+        assert queue.write("t", columns("a3"), writer="w", epoch=1, part=0)
+        assert not queue.write("t", columns("a2"), writer="w", epoch=0, part=1)
+        assert queue.write("t", columns("a1"), writer="v", epoch=0, part=0)
+        with pytest.raises(TopicNotFound):
+            queue.write("x", columns("a1"), writer="w", epoch=5, part=0)
+        queue.close()
+    queue = MessageQueue.open(tmp_path, clock=ManualClock())
+    assert not queue.write("t", columns("a3"), writer="w", epoch=1, part=0)
+    assert queue.publish("t", [Message(b"x")])
+    queue.close()
+
+
+@pytest.mark.parametrize("writer", ["", "../w", ".w", "a/b", "w" * 201, "ä", None])
+def test_a_writer_whose_name_is_no_file_name_is_refused(tmp_path: Path, writer: str) -> None:
+    with pytest.raises(InvalidArgument, match="writer: "):
+        Incoming(tmp_path).stage(writer, 0, [columns("a1")])
+
+
+def test_a_commit_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
+    commit(tmp_path, 0, ("a1",))
+    next((tmp_path / INCOMING / "w").glob("*.commit")).write_text("{")
+    with pytest.raises(JournalDamaged, match="the commit cannot be read"):
+        Incoming(tmp_path).epochs()
