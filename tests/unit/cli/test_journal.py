@@ -12,6 +12,7 @@ from inorder.broker import MessageQueue
 from inorder.cli import main
 from inorder.journal import Store
 from inorder.journal.files import Folder
+from inorder.journal.frames import FRAME_HEADER, FRAME_MAGIC
 from inorder.journal.journal import Journal
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
@@ -80,7 +81,8 @@ def damaged(folder: Path, kind: str) -> None:
     queue = filled(folder, kind)
     queue._journal.close()  # type: ignore[union-attr]
     if kind == "segments":
-        flip(folder / "00000001.log", 1_500)
+        log = folder / "00000001.log"
+        flip(log, log.read_bytes().index(FRAME_MAGIC, 1_400) + FRAME_HEADER + 8)  # within the body of a frame
     else:
         with sqlite3.connect(folder / "journal.db") as connection:
             connection.execute("UPDATE frames SET body = zeroblob(10) WHERE location = 8")

@@ -610,7 +610,7 @@ def test_threads_grow_and_shrink_with_the_work() -> None:
     for size in (1, 2, 4):
         wait_until(lambda size=size: len(hanging.begun) == size)
         wait_until(lambda size=size: reader.results.metrics().taken == 8)
-        assert threads("inorder-worker") == size
+        wait_until(lambda size=size: threads("inorder-worker") == size)
         reader.clock.advance(1)
     hanging.go_on.set()
     wait_until(lambda: len(reader.outputs) == 30 and reader.results.metrics().busy == 0)
