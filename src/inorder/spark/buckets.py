@@ -146,7 +146,7 @@ class BucketState:
         """Make a version of what the buckets have written, and forget the oldest."""
         assert not self.missing(pinned.batch)
         runs: dict[int, list[Run]] = {}
-        for name, size in self.folder.sizes(_runs(pinned.batch)).items():
+        for name, size in sorted(self.folder.sizes(_runs(pinned.batch)).items()):
             bucket, kept = _parsed(name)
             runs[bucket] = [*pinned.runs.get(bucket, ())[:kept], Run(f"{_runs(pinned.batch)}/{name}", size)]
         self.folder.write_json(_version(pinned.batch), {"now_us": pinned.now_us, "runs": runs})
