@@ -1,13 +1,15 @@
 """The state of a streaming operator, in files beside the checkpoint of its query: versions of N buckets of keys.
 
     manifest.json                   what the state is of: the operator, N, columns, schema, query
-    batches/00000012.json           the clock and the options of batch 12, pinned before it first runs
+    batches/00000012.json           the clock of batch 12, pinned before it first runs
     runs/00000012/003-1.arrow       what batch 12 changed in bucket 3, and how many older runs stay as they are
-    versions/00000012.json          the runs of each bucket after batch 12, written when all of them are there
+    versions/00000012.json          the runs of each bucket after batch 12, and its options, written when all is there
 
-Version b follows from version b-1, the rows of batch b and what is pinned for it, so that a batch that is run again
-writes the same. A version that is missing is an error and never a new beginning. The last two versions are kept:
-Spark runs again the batch that it has not committed, and no other.
+Version b follows from version b-1, the rows of batch b, its clock and the options, so that a batch that is run again
+writes the same. Options may change from one start of a query to the next; a batch that has a version keeps its own,
+and one that failed takes the new ones, because they may be what helps it. A version that is missing is an error and
+never a new beginning. The last two versions are kept: Spark runs again the batch that it has not committed, and no
+other.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ class BucketState:
         self.folder.write_json("manifest.json", {"format": FORMAT, **known})
 
     def begin(self, batch: int, now_us: int, options: dict[str, Any]) -> Pinned:
-        """Pin what the batch runs with, or find what was pinned for it; the clock never goes back."""
+        """What the batch runs with, or has run with; the clock never goes back."""
         versions = self._versions()
         if versions and versions[-1] > batch:
             raise StateRefused(
@@ -132,10 +134,14 @@ class BucketState:
             before = self.folder.read_json(_version(batch - 1))
         pin = f"batches/{batch:08}.json"
         if not self.folder.exists(pin):
-            self.folder.write_json(pin, {"now_us": max(now_us, before["now_us"]), "options": options})
-        pinned = self.folder.read_json(pin)
+            self.folder.write_json(pin, {"now_us": max(now_us, before["now_us"])})
+        if batch in versions:
+            options = self.folder.read_json(_version(batch))["options"]
+        else:
+            for name in self.folder.sizes(_runs(batch)):  # of an attempt that failed, perhaps with other options
+                self.folder.delete(f"{_runs(batch)}/{name}")
         runs = {int(bucket): [Run(*run) for run in runs] for bucket, runs in before["runs"].items()}
-        return Pinned(batch, pinned["now_us"], pinned["options"], runs)
+        return Pinned(batch, self.folder.read_json(pin)["now_us"], options, runs)
 
     def missing(self, batch: int) -> list[int]:
         """The buckets that have not written what the batch changed."""
@@ -149,7 +155,8 @@ class BucketState:
         for name, size in sorted(self.folder.sizes(_runs(pinned.batch)).items()):
             bucket, kept = _parsed(name)
             runs[bucket] = [*pinned.runs.get(bucket, ())[:kept], Run(f"{_runs(pinned.batch)}/{name}", size)]
-        self.folder.write_json(_version(pinned.batch), {"now_us": pinned.now_us, "runs": runs})
+        version = {"now_us": pinned.now_us, "options": pinned.options, "runs": runs}
+        self.folder.write_json(_version(pinned.batch), version)
         self._clean_up(pinned.batch)
 
     def _versions(self) -> list[int]:

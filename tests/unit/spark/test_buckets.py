@@ -138,11 +138,22 @@ def test_a_batch_that_runs_again_writes_the_same(state: BucketState) -> None:
 
 
 def test_the_clock_of_a_batch_is_pinned_and_never_goes_back(state: BucketState) -> None:
-    assert state.begin(0, 100, {"late": "drop"}).now_us == 100
-    again = state.begin(0, 200, {"late": "emit"})
-    assert (again.now_us, again.options) == (100, {"late": "drop"})
+    assert state.begin(0, 100, {}).now_us == 100
+    assert state.begin(0, 200, {}).now_us == 100
     run_batch(state, 0, a=1)
     assert state.begin(1, 50, {}).now_us == 100
+
+
+def test_a_batch_keeps_its_options_once_it_has_a_version(state: BucketState) -> None:
+    state.begin(0, 0, {"late": "error"})
+    run_batch(state, 0, a=1)
+    assert state.begin(0, 0, {"late": "emit"}).options == {"late": "drop"}
+
+
+def test_what_a_failed_attempt_wrote_does_not_count(state: BucketState) -> None:
+    Bucket(state.folder, 1, 0, []).write(0, lines({"a-1": (None, 99)}))
+    pinned = state.begin(0, 0, {})
+    assert state.missing(pinned.batch) == [0, 1]
 
 
 def test_old_versions_and_their_files_go(state: BucketState) -> None:
