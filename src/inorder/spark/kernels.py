@@ -49,8 +49,9 @@ class Names(NamedTuple):
     """Which columns a pattern reads."""
 
     key: str
-    number: str
+    number: str  # or an id
     position: str | None = None  # decides between rows of one number
+    producer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,15 @@ class Rows:
     names: Names
     keys: pa.StringArray  # distinct
     codes: Numbers
-    numbers: Numbers
 
     @classmethod
     def of(cls, table: pa.Table, names: Names) -> Rows:
         encoded = one_chunk(table.column(names.key)).cast(pa.string()).dictionary_encode()
-        numbers = as_numbers(table.column(names.number))
-        return cls(table, names, encoded.dictionary, as_numbers(encoded.indices), numbers)
+        return cls(table, names, encoded.dictionary, as_numbers(encoded.indices))
+
+    @property
+    def numbers(self) -> Numbers:
+        return as_numbers(self.table.column(self.names.number))
 
 
 @dataclass(frozen=True, slots=True)

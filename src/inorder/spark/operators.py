@@ -7,18 +7,20 @@ are those of the rows, `_fate` (what became of the row) and `_gap` (of a row tha
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StringType
 
 from inorder.errors import InvalidArgument
 from inorder.options import DEFAULT_PARKED, check_choice, check_flag
+from inorder.patterns.deduplication import DeduplicateIds, DeduplicateSequences, TooOld
 from inorder.patterns.sequencing import DuplicatePolicy, Initial, LatePolicy, Resequencer
 from inorder.patterns.versioning import VersionGate, VersionMode
 from inorder.spark.durations import Duration, seconds
 from inorder.spark.kernels import Names, Sequencing
 from inorder.spark.outcomes import FATE, GAP, InvalidRows
+from inorder.spark.steps import Deduplicating
 from inorder.spark.streams import Operation, OrderedStream, check_buckets
 from inorder.spark.tables import in_table
 from inorder.spark.tasks import BUCKET
@@ -94,6 +96,55 @@ def apply_versions(
     return _applied("apply_versions", rows, pattern, Names(key, version, position), invalid, keep_dropped, buckets)
 
 
+def deduplicate(
+    rows: DataFrame,
+    *,
+    key: str,
+    id: str | None = None,
+    producer: str | None = None,
+    sequence: str | None = None,
+    position: str | None = None,
+    max_age: Duration = "1 day",
+    max_ids: int | None = None,
+    window: int | None = None,
+    max_producers: int | None = None,
+    too_old: TooOld | None = None,
+    invalid: InvalidRows = "error",
+    keep_dropped: bool = False,
+    buckets: int | None = None,
+) -> OrderedStream:
+    """Each id of a key once, or each number of each producer of a key, within bounds that are exact.
+
+    By `id` it is `inorder.patterns.DeduplicateIds` (`max_ids`), by `producer` and `sequence` it is
+    `inorder.patterns.DeduplicateSequences` (`window`, `max_producers`, `too_old`). The rows of a micro-batch come by
+    `position`, or else by id or number. It is for streams: a table has `dropDuplicates`, which forgets nothing.
+    """
+    if not rows.isStreaming:
+        raise InvalidArgument("deduplicate is for streams; for a table, dropDuplicates says it all")
+    age = {"max_age_seconds": seconds("max_age", max_age)}
+    if id is not None and producer is None and sequence is None:
+        by_id = {**age, **_given(max_ids=max_ids)}
+        _refuse("id", window=window, max_producers=max_producers, too_old=too_old)
+        names = Names(key, id, position)
+        return _stream("deduplicate", rows, DeduplicateIds(**by_id), names, invalid, keep_dropped, buckets)
+    if id is None and producer is not None and sequence is not None:
+        by_number: dict[str, Any] = {**age, **_given(window=window, max_producers=max_producers, too_old=too_old)}
+        _refuse("producer and sequence", max_ids=max_ids)
+        pattern = DeduplicateSequences(**by_number)
+        names = Names(key, sequence, position, producer)
+        return _stream("deduplicate by sequence", rows, pattern, names, invalid, keep_dropped, buckets)
+    raise InvalidArgument("deduplicate: give id, or producer and sequence")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _refuse(by: str, **options: Any) -> None:
+    for name in _given(**options):
+        raise InvalidArgument(f"{name}: it means nothing to deduplication by {by}")
+
+
 def _applied(
     operator: str,
     rows: DataFrame,
@@ -103,18 +154,43 @@ def _applied(
     keep_dropped: bool,
     buckets: int | None,
 ) -> OrderedStream | DataFrame:
-    check_choice("invalid", invalid, InvalidRows)
-    check_flag("keep_dropped", keep_dropped)
-    check_buckets(buckets)
-    check_columns(rows, names)
-    if not rows.isStreaming:
-        return in_table(rows, pattern, names, invalid, keep_dropped)
+    if rows.isStreaming:
+        return _stream(operator, rows, pattern, names, invalid, keep_dropped, buckets)
+    _check(rows, names, invalid, keep_dropped, buckets)
+    return in_table(rows, pattern, names, invalid, keep_dropped)
+
+
+def _stream(
+    operator: str,
+    rows: DataFrame,
+    pattern: Sequencing | Deduplicating,
+    names: Names,
+    invalid: InvalidRows,
+    keep_dropped: bool,
+    buckets: int | None,
+) -> OrderedStream:
+    _check(rows, names, invalid, keep_dropped, buckets, by_id=isinstance(pattern, DeduplicateIds))
     options = {one.name: getattr(pattern, one.name) for one in fields(pattern) if one.init}
     operation = Operation(operator=operator, options=options, names=names, invalid=invalid, keep_dropped=keep_dropped)
     return OrderedStream(rows, operation, buckets)
 
 
-def check_columns(rows: DataFrame, names: Names) -> None:
+def _check(
+    rows: DataFrame,
+    names: Names,
+    invalid: InvalidRows,
+    keep_dropped: bool,
+    buckets: int | None,
+    *,
+    by_id: bool = False,
+) -> None:
+    check_choice("invalid", invalid, InvalidRows)
+    check_flag("keep_dropped", keep_dropped)
+    check_buckets(buckets)
+    _check_columns(rows, names, by_id)
+
+
+def _check_columns(rows: DataFrame, names: Names, by_id: bool) -> None:
     """Refuse columns that are not there, are there twice, or have a type that no pattern reads."""
     types = {field.name: field.dataType for field in rows.schema.fields}
     if len(types) < len(rows.columns):
@@ -124,7 +200,10 @@ def check_columns(rows: DataFrame, names: Names) -> None:
             raise InvalidArgument(f"the rows have a column {reserved!r} already; rename it, or drop it")
     for role, name, kinds, wanted in (
         ("key", names.key, (StringType, *_WHOLE), "text or whole numbers"),
-        ("number", names.number, _WHOLE, "whole numbers"),
+        ("id", names.number, (StringType, *_WHOLE), "text or whole numbers")
+        if by_id
+        else ("number", names.number, _WHOLE, "whole numbers"),
+        ("producer", names.producer, (StringType,), "text"),
         ("position", names.position, None, ""),
     ):
         if name is None:

@@ -57,14 +57,20 @@ class Runs:
             parts.append(due)
         return one_table(parts)
 
-    def with_changes(self, changed: pa.Table) -> tuple[int, pa.Table]:
-        """How many of the oldest runs stay as they are, and the run that takes the place of all others."""
+    def with_changes(self, changed: pa.Table, now_us: int = 0) -> tuple[int, pa.Table]:
+        """How many of the oldest runs stay as they are, and the run that takes the place of all others.
+
+        If it takes the place of all there are, lines that say that they may be forgotten by now are.
+        """
         kept, rows = len(self._runs), len(changed)
         while kept and len(self._runs[kept - 1]) <= GROWTH * rows:
             kept -= 1
             rows += len(self._runs[kept])
         merged = [*self._runs[kept:], changed]
-        return kept, changed if len(merged) == 1 else _merged(merged)
+        run = changed if len(merged) == 1 else _merged(merged)
+        if not kept and "forget_us" in run.column_names:
+            run = run.filter(pc.greater(run.column("forget_us"), now_us)).combine_chunks()
+        return kept, run
 
 
 def _places(run: pa.Table, keys: pa.StringArray, hashed: Hashes) -> Numbers:

@@ -13,26 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inorder.clock import MICROSECONDS
 from inorder.errors import InvalidEvent, ResourceExhausted, StateDamaged
-from inorder.options import MAX_ORDERING_KEY_BYTES, MAX_WHOLE
-from inorder.patterns.sequencing import Resequencer
 from inorder.patterns.step import QUARANTINED
-from inorder.patterns.versioning import VersionGate
 from inorder.spark import lines as lines_of
 from inorder.spark.buckets import Bucket, Run
 from inorder.spark.folders import Folder
 from inorder.spark.hashing import buckets_of, hashes
-from inorder.spark.kernels import Names, Rows, Sequencing, settle
+from inorder.spark.kernels import Names, Rows
 from inorder.spark.outcomes import InvalidRows, told, unread
 from inorder.spark.runs import Runs
 from inorder.spark.sorting import Flags
+from inorder.spark.steps import step_of
 
 BUCKET: Final = "_inorder_bucket"  # a column that goes first; below 0 for a row that only names its bucket
 ROWS_AT_ONCE: Final = 50_000  # handed on
 MAX_COLUMN_BYTES: Final = 2**31 - 1  # what the text or bytes of one column may be in Arrow
-
-PATTERNS: Final[dict[str, type[Any]]] = {"resequence": Resequencer, "apply_versions": VersionGate}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,31 +53,31 @@ class BucketTask:
                 yield from table.to_batches(max_chunksize=ROWS_AT_ONCE)
 
     def _outcomes(self, bucket: Bucket, rows: pa.Table) -> list[pa.Table]:
-        pattern: Sequencing = PATTERNS[self.operator](**self.options)
-        good: Flags = readable(rows, self.names)
-        bad = [] if good.all() else self._unread(rows.filter(pa.array(~good)))
+        step = step_of(self.operator, self.options, self.names)
+        good: Flags = step.readable(rows)
+        bad = [] if good.all() else self._unread(rows.filter(pa.array(~good)), step.needs)
         new = Rows.of(rows if good.all() else rows.filter(pa.array(good)).combine_chunks(), self.names)
         check_bucket(new.keys, bucket.number, self.buckets)
-        runs = bucket.read(lines_of.empty(rows.schema))
-        settled = settle(pattern, new, self._lines(runs, new.keys, pattern), self.now_us)
-        bucket.write(*runs.with_changes(settled.lines))
+        runs = bucket.read(step.lines(rows.schema))
+        settled = step.settle(new, self._lines(runs, new.keys, step.due_us(self.now_us)), self.now_us)
+        bucket.write(*runs.with_changes(settled.lines, self.now_us))
         return [*bad, told(settled, self.names, self.keep_dropped)]
 
-    def _lines(self, runs: Runs, keys: pa.StringArray, pattern: Sequencing) -> pa.Table:
-        """Those of the keys, and others whose gap has timed out."""
+    def _lines(self, runs: Runs, keys: pa.StringArray, due_us: int | None) -> pa.Table:
+        """Those of the keys, and others whose time has come."""
         found = runs.find(keys)
-        if pattern.gap_timeout_seconds is None:
+        if due_us is None:
             return found
-        due = runs.waiting(self.now_us - round(pattern.gap_timeout_seconds * MICROSECONDS))
+        due = runs.waiting(due_us)
         others = due.filter(pc.invert(pc.is_in(due.column("key"), value_set=keys)))
         return lines_of.one_table([found, others]) if len(others) else found
 
-    def _unread(self, rows: pa.Table) -> list[pa.Table]:
+    def _unread(self, rows: pa.Table, needs: str) -> list[pa.Table]:
         if self.invalid == "error":
             key, number = rows.column(self.names.key)[0].as_py(), rows.column(self.names.number)[0].as_py()
             raise InvalidEvent(
                 f"{len(rows)} rows cannot be read, the first with {self.names.key}={key!r} and {self.names.number}="
-                f"{number!r}: a key of up to {MAX_ORDERING_KEY_BYTES} bytes and a number from 0 on are needed; "
+                f"{number!r}: {needs} are needed; "
                 "invalid='quarantine' hands such rows on, and invalid='drop' leaves them out",
                 (key, number),
             )
@@ -113,23 +108,6 @@ def _checked(rows: pa.Table) -> pa.Table:
                 "be taken; make batches smaller (maxFilesPerTrigger, maxOffsetsPerTrigger, maxRowsPerTrigger)"
             )
     return rows.combine_chunks()
-
-
-def readable(rows: pa.Table, names: Names) -> Flags:
-    """Which rows have a key and a number as patterns want them."""
-    key = lines_of.one_chunk(rows.column(names.key)).cast(pa.string())
-    number = lines_of.one_chunk(rows.column(names.number)).cast(pa.int64())
-    size = pc.binary_length(key)
-    conditions = [
-        pc.greater(size, 0),
-        pc.less_equal(size, MAX_ORDERING_KEY_BYTES),
-        pc.greater_equal(number, 0),
-        pc.less(number, MAX_WHOLE),  # another one must be able to follow
-    ]
-    good: Flags = np.ones(len(rows), np.bool_)
-    for condition in conditions:
-        good &= pc.fill_null(condition, False).to_numpy(zero_copy_only=False)
-    return good
 
 
 def check_bucket(keys: pa.StringArray, bucket: int, buckets: int) -> None:
