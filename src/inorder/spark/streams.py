@@ -23,6 +23,7 @@ from inorder.spark.outcomes import InvalidRows, with_outcome
 from inorder.spark.tasks import BUCKET, BucketTask
 
 Sink: TypeAlias = Callable[[DataFrame, int], None]
+Following: TypeAlias = Callable[[DataFrame], DataFrame]
 
 STATE_FOLDER = "inorder"  # in the checkpoint
 
@@ -63,6 +64,11 @@ class OrderedStream:
     operation: Operation
     buckets: int | None = None  # None: as many as the cluster has cores, or as the state has
     sink: Sink | None = None
+    following: tuple[Following, ...] = ()  # what is done to the outcome of a batch before the sink has it
+
+    def followed_by(self, function: Following) -> OrderedStream:
+        """Do something more to the outcome of each batch. What moves no rows keeps their order."""
+        return replace(self, following=(*self.following, function))
 
     def write(self, sink: Sink) -> OrderedStream:
         """Hand the outcome of each batch to `sink(rows, batch_id)`.
@@ -144,6 +150,8 @@ class _Run:
         outcome = in_buckets(rows, operation.names.key, state.manifest.buckets).mapInArrow(
             operation.task(state, pinned), with_outcome(self._stream.rows.schema)
         )
+        for function in self._stream.following:
+            outcome = function(outcome)
         assert self._stream.sink is not None
         self._stream.sink(outcome, batch_id)
         if state.missing(batch_id):  # the sink has not read all partitions
