@@ -301,3 +301,17 @@ class UnknownEventType(InvalidArgument):
 
 class UndecodableEvent(InvalidArgument):
     """The message is not what its event type says it is."""
+
+
+class StateRefused(FailedPrecondition):
+    """The stored state of a streaming query was made for something else than what is asked of it now."""
+
+    def __init__(self, folder: str, problem: str) -> None:
+        super().__init__(f"the state in {folder} cannot be used: {problem}")
+
+
+class StateDamaged(DataLoss):
+    """A part of the stored state of a streaming query is missing or cannot be read. Nothing was changed."""
+
+    def __init__(self, folder: str, problem: str) -> None:
+        super().__init__(f"the state in {folder} is damaged: {problem}")

@@ -20,7 +20,7 @@ def spark() -> "Iterator[SparkSession]":
     import inorder.spark
 
     session = (
-        SparkSession.builder.master("local[2, 3]")  # a task may fail twice, as on a cluster
+        SparkSession.builder.master("local[2, 4]")  # a task may fail three times, as on a cluster
         .appName("inorder tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

@@ -1,0 +1,187 @@
+"""A stream through an operator that keeps state, from its DataFrame to a query.
+
+The operator owns the query's `foreachBatch`: so its state and Spark's checkpoint go forward together, batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from inorder.clock import Clock, SystemClock
+from inorder.errors import InvalidArgument, StateRefused
+from inorder.options import SLOTS, check_whole
+from inorder.spark.buckets import BucketState, Manifest, Pinned
+from inorder.spark.folders import Folder
+from inorder.spark.kernels import Names
+from inorder.spark.outcomes import InvalidRows, with_outcome
+from inorder.spark.tasks import BUCKET, BucketTask
+
+Sink: TypeAlias = Callable[[DataFrame, int], None]
+Following: TypeAlias = Callable[[DataFrame], DataFrame]
+
+STATE_FOLDER = "inorder"  # in the checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What is done to rows: an operator with its options, and the columns it reads."""
+
+    operator: str
+    options: dict[str, Any]  # of its pattern
+    names: Names
+    invalid: InvalidRows = "error"
+    keep_dropped: bool = False
+
+    def task(self, state: BucketState, pinned: Pinned) -> BucketTask:
+        """The work of one batch, with what was pinned for it."""
+        return BucketTask(
+            operator=self.operator,
+            names=self.names,
+            folder=state.folder.uri,
+            buckets=state.manifest.buckets,
+            batch=pinned.batch,
+            now_us=pinned.now_us,
+            runs=pinned.runs,
+            **pinned.options,
+        )
+
+    @property
+    def pinned_options(self) -> dict[str, Any]:
+        return {"options": self.options, "invalid": self.invalid, "keep_dropped": self.keep_dropped}
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedStream:
+    """Rows on their way through an operator. `write` or `to_parquet` says where they go."""
+
+    rows: DataFrame
+    operation: Operation
+    buckets: int | None = None  # None: as many as the cluster has cores, or as the state has
+    sink: Sink | None = None
+    following: tuple[Following, ...] = ()  # what is done to the outcome of a batch before the sink has it
+
+    def followed_by(self, function: Following) -> OrderedStream:
+        """Do something more to the outcome of each batch. What moves no rows keeps their order."""
+        return replace(self, following=(*self.following, function))
+
+    def write(self, sink: Sink) -> OrderedStream:
+        """Hand the outcome of each batch to `sink(rows, batch_id)`.
+
+        A batch may come again, after a failure, with the same rows: what is written under its id should replace what
+        was. A sink that reads the rows more than once should `persist` them, or all is done more than once.
+        """
+        return replace(self, sink=sink)
+
+    def to_parquet(self, path: str) -> OrderedStream:
+        """Write each batch to a folder `batch_id=…` below `path`, which a batch that comes again replaces.
+
+        The rows of a key are in order by `batch_id`, and within it in the order of the file they are in.
+        """
+        return self.write(lambda rows, batch_id: rows.write.mode("overwrite").parquet(f"{path}/batch_id={batch_id}"))
+
+    def start(
+        self,
+        checkpoint: str,
+        *,
+        trigger: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        state: str | None = None,
+        clock: Clock | None = None,
+    ) -> StreamingQuery:
+        """Start the query. `trigger` is that of Spark, such as {"availableNow": True}.
+
+        The state lies in the checkpoint, or at `state` if the checkpoint is somewhere that only Hadoop reaches.
+        """
+        if self.sink is None:
+            raise InvalidArgument("say where the rows go: write(function) or to_parquet(path), before start")
+        run = _Run(self, checkpoint, state, clock)
+        run.open()
+        writer = self.rows.writeStream.foreachBatch(run).option("checkpointLocation", checkpoint)
+        if trigger is not None:
+            writer = writer.trigger(**trigger)
+        if name is not None:
+            writer = writer.queryName(name)
+        return writer.start()
+
+
+class _Run:
+    """The query's `foreachBatch`."""
+
+    def __init__(self, stream: OrderedStream, checkpoint: str, state: str | None, clock: Clock | None) -> None:
+        self._stream = stream
+        self._checkpoint = checkpoint
+        self._folder = Folder(state if state is not None else f"{checkpoint.rstrip('/')}/{STATE_FOLDER}")
+        self._clock = clock
+        self._state: BucketState | None = None  # once its query is known
+
+    def open(self) -> BucketState:
+        """The state, which must fit. Before the query first ran, nobody knows its id."""
+        stream, operation = self._stream, self._stream.operation
+        checkpoint = Folder(self._checkpoint)
+        query = checkpoint.read_json("metadata")["id"] if checkpoint.exists("metadata") else None
+        recorded = BucketState.recorded_buckets(self._folder)
+        if recorded is None and checkpoint.sizes("commits"):
+            raise StateRefused(
+                self._folder.uri, f"there is none, and the checkpoint {self._checkpoint} is of a query that has run"
+            )
+        manifest = Manifest(
+            operator=operation.operator,
+            buckets=stream.buckets or recorded or default_buckets(stream.rows.sparkSession),
+            columns=operation.names._asdict(),
+            schema={field.name: field.dataType.simpleString() for field in stream.rows.schema.fields},
+            query=query,
+        )
+        state = BucketState(self._folder, manifest)
+        state.open()
+        return state
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        if self._state is None:
+            self._state = self.open()
+        state, operation = self._state, self._stream.operation
+        now_us = (self._clock or SystemClock()).now_us()
+        pinned = state.begin(batch_id, now_us, operation.pinned_options)
+        outcome = in_buckets(rows, operation.names.key, state.manifest.buckets).mapInArrow(
+            operation.task(state, pinned), with_outcome(self._stream.rows.schema)
+        )
+        for function in self._stream.following:
+            outcome = function(outcome)
+        assert self._stream.sink is not None
+        self._stream.sink(outcome, batch_id)
+        if state.missing(batch_id):  # the sink has not read all partitions
+            outcome.write.format("noop").mode("overwrite").save()
+        state.commit(pinned)
+
+
+def in_buckets(rows: DataFrame, key: str, buckets: int) -> DataFrame:
+    """Each bucket in a partition, with a row that names it: so there is a task for it although nothing came."""
+    quoted = f"`{key.replace('`', '``')}`"
+    slot = f"shiftright(pmod(crc32(cast(cast({quoted} AS STRING) AS BINARY)) * -1640531535L, 4294967296L), 20)"
+    bucket = F.expr(f"cast(coalesce({slot} * {buckets} div {SLOTS}, 0) AS INT)")
+    marks = rows.sparkSession.range(0, buckets, 1, 1).select(
+        F.expr("cast(-1 - id AS INT)").alias(BUCKET),
+        *(F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields),
+    )
+    marked = rows.select(bucket.alias(BUCKET), "*").union(marks)
+    return marked.repartitionById(buckets, F.expr(f"if({BUCKET} < 0, -1 - {BUCKET}, {BUCKET})"))
+
+
+def default_buckets(spark: SparkSession) -> int:
+    """About the cores of the cluster."""
+    try:
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    except Exception:  # Spark Connect has no context
+        raise InvalidArgument("buckets: over Spark Connect, say how many; about as many as the cores") from None
+
+
+def check_buckets(buckets: int | None) -> None:
+    if buckets is not None:
+        check_whole("buckets", buckets)
+        if buckets > SLOTS:
+            raise InvalidArgument(f"buckets: up to {SLOTS}, not {buckets}")

@@ -1,0 +1,135 @@
+"""One batch of one bucket, in a worker of Spark: rows and state in, outcomes out, and new state beside it.
+
+The state is written before the first row is handed on, so whoever reads only some of the rows has all of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from inorder.errors import InvalidEvent, ResourceExhausted, StateDamaged
+from inorder.patterns.step import QUARANTINED
+from inorder.spark import lines as lines_of
+from inorder.spark.buckets import Bucket, Run
+from inorder.spark.folders import Folder
+from inorder.spark.hashing import buckets_of, hashes
+from inorder.spark.kernels import Names, Rows
+from inorder.spark.outcomes import InvalidRows, told, unread
+from inorder.spark.runs import Runs
+from inorder.spark.sorting import Flags
+from inorder.spark.steps import step_of
+
+BUCKET: Final = "_inorder_bucket"  # a column that goes first; below 0 for a row that only names its bucket
+ROWS_AT_ONCE: Final = 50_000  # handed on
+MAX_COLUMN_BYTES: Final = 2**31 - 1  # what the text or bytes of one column may be in Arrow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTask:
+    """What a task needs: plain values, the same for all buckets."""
+
+    operator: str
+    options: dict[str, Any]  # of the pattern
+    names: Names
+    invalid: InvalidRows
+    keep_dropped: bool
+    folder: str
+    buckets: int
+    batch: int
+    now_us: int
+    runs: dict[int, list[Run]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For `mapInArrow`: of one partition."""
+        for number, rows in by_bucket(list(batches)).items():
+            bucket = Bucket(Folder(self.folder), number, self.batch, self.runs.get(number, []))
+            for table in self._outcomes(bucket, rows):
+                yield from table.to_batches(max_chunksize=ROWS_AT_ONCE)
+
+    def _outcomes(self, bucket: Bucket, rows: pa.Table) -> list[pa.Table]:
+        step = step_of(self.operator, self.options, self.names)
+        good: Flags = step.readable(rows)
+        bad = [] if good.all() else self._unread(rows.filter(pa.array(~good)), step.needs)
+        new = Rows.of(rows if good.all() else rows.filter(pa.array(good)).combine_chunks(), self.names)
+        check_bucket(new.keys, bucket.number, self.buckets)
+        runs = bucket.read(step.lines(rows.schema))
+        settled = step.settle(new, self._lines(runs, new.keys, step.due_us(self.now_us)), self.now_us)
+        bucket.write(*runs.with_changes(settled.lines, self.now_us))
+        return [*bad, told(settled, self.names, self.keep_dropped)]
+
+    def _lines(self, runs: Runs, keys: pa.StringArray, due_us: int | None) -> pa.Table:
+        """Those of the keys, and others whose time has come."""
+        found = runs.find(keys)
+        if due_us is None:
+            return found
+        due = runs.waiting(due_us)
+        others = due.filter(pc.invert(pc.is_in(due.column("key"), value_set=keys)))
+        return lines_of.one_table([found, others]) if len(others) else found
+
+    def _unread(self, rows: pa.Table, needs: str) -> list[pa.Table]:
+        if self.invalid == "error":
+            key, number = rows.column(self.names.key)[0].as_py(), rows.column(self.names.number)[0].as_py()
+            raise InvalidEvent(
+                f"{len(rows)} rows cannot be read, the first with {self.names.key}={key!r} and {self.names.number}="
+                f"{number!r}: {needs} are needed; "
+                "invalid='quarantine' hands such rows on, and invalid='drop' leaves them out",
+                (key, number),
+            )
+        return [unread(rows, QUARANTINED)] if self.invalid == "quarantine" else []
+
+
+def by_bucket(batches: list[pa.RecordBatch]) -> dict[int, pa.Table]:
+    """The rows of each bucket that a partition has, without the column that says so."""
+    whole = pa.Table.from_batches(batches)
+    numbers = lines_of.as_numbers(whole.column(BUCKET))
+    rows = in_utc(whole.remove_column(0))
+    marks = np.flatnonzero(numbers < 0).tolist()
+    own = [-1 - int(numbers[mark]) for mark in marks]
+    strange = np.setdiff1d(numbers[numbers >= 0], own)
+    if len(strange):
+        raise StateDamaged("a task", f"it got rows of bucket {strange[0]}, which is not its own")
+    if len(marks) == 1:
+        rest = [rows.slice(0, marks[0]), rows.slice(marks[0] + 1)]  # what a filter would copy once more
+        return {own[0]: _checked(pa.concat_tables(rest))}
+    return {number: _checked(rows.filter(pa.array(numbers == number))) for number in own}
+
+
+def _checked(rows: pa.Table) -> pa.Table:
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if column.nbytes > MAX_COLUMN_BYTES:
+            raise ResourceExhausted(
+                f"column {name!r}: a bucket has {column.nbytes} bytes of it in one batch, up to {MAX_COLUMN_BYTES} can "
+                "be taken; make batches smaller (maxFilesPerTrigger, maxOffsetsPerTrigger, maxRowsPerTrigger)"
+            )
+    return rows.combine_chunks()
+
+
+def check_bucket(keys: pa.StringArray, bucket: int, buckets: int) -> None:
+    """Each key must be where its hash says, or it would be split in two."""
+    wrong = np.flatnonzero(buckets_of(hashes(keys), buckets) != bucket)
+    if len(wrong):
+        key = keys[int(wrong[0])].as_py()
+        raise StateDamaged("a task", f"key {key!r} came to bucket {bucket} of {buckets}, which is not its own")
+
+
+def in_utc(rows: pa.Table) -> pa.Table:
+    """The same moments, whatever time zone the session shows them in; and any column may have nulls."""
+    return rows.cast(pa.schema([pa.field(field.name, _in_utc(field.type)) for field in rows.schema]))
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _in_utc(one.type)) for one in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_in_utc(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
+    return kind

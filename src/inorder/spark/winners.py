@@ -1,0 +1,187 @@
+"""`latest` and `merge_fields`: the greatest write of each key, or of each field of it, by Spark's own aggregation.
+
+The order is that of the pure patterns, and total, so the order of rows does not matter, and neither does whether they
+come as a stream or as a table. The result is a DataFrame either way; of a stream, one that is updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampType,
+)
+
+from inorder.clock import MICROSECONDS
+from inorder.errors import InvalidArgument
+from inorder.options import DEFAULT_DRIFT_SECONDS, MAX_ORDERING_KEY_BYTES, check_choice, check_number
+from inorder.patterns.encoding import DIGEST_DIGITS
+from inorder.patterns.hybrid_clock import LOGICAL_BITS
+from inorder.patterns.independent_fields import IndependentFields
+from inorder.patterns.last_write_wins import Stamps
+from inorder.spark.durations import Duration, seconds
+from inorder.spark.outcomes import InvalidRows
+from inorder.spark.tables import column
+
+DELETED: Final = "_deleted"
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_ROW, _RANK = "_inorder_row", "_inorder_rank"
+
+
+def latest(
+    rows: DataFrame,
+    *,
+    key: str,
+    time: str,
+    value: str,
+    producer: str | None = None,
+    stamps: Stamps = "microseconds",
+    max_drift: Duration | None = DEFAULT_DRIFT_SECONDS,
+    invalid: InvalidRows = "error",
+) -> DataFrame:
+    """Of each key the row of the greatest write: `inorder.patterns.LastWriteWins`.
+
+    A write is greater by its time, then by its producer, then by being a delete (`value` is null), then by the digest
+    of its value. A deleted key stays, with `_deleted`, so that no late update brings it back: for ever, as Spark does
+    not forget the groups of such an aggregation. A time that is further ahead than `max_drift` is left out;
+    `ahead_of_time` finds such rows. `time` is a timestamp, or a number as `stamps` says.
+    """
+    types = _checked(rows, {"key": key, "time": time, "value": value, "producer": producer}, key, time)
+    check_choice("stamps", stamps, Stamps)
+    check_choice("invalid", invalid, InvalidRows)
+    moment = _moment(types[time], time)
+    rows = _readable(rows, key, moment, invalid)
+    if (ahead := _ahead(moment, stamps, max_drift)) is not None:
+        rows = rows.where(~ahead)
+    deleted = column(value).isNull()
+    by = F.coalesce(column(producer).cast("string"), F.lit("")) if producer is not None else F.lit("")
+    rank = F.struct(
+        moment.alias("time"),
+        by.alias("producer"),
+        deleted.alias("deleted"),
+        F.coalesce(digest(column(value), types[value]), F.lit("")).alias("digest"),
+    )
+    greatest = rows.groupBy(column(key)).agg(
+        F.max_by(F.struct(*map(column, rows.columns)), rank).alias(_ROW), F.max(rank).alias(_RANK)
+    )
+    return greatest.select(f"{_ROW}.*", F.col(f"{_RANK}.deleted").alias(DELETED))
+
+
+def ahead_of_time(
+    rows: DataFrame,
+    *,
+    time: str,
+    stamps: Stamps = "microseconds",
+    max_drift: Duration = DEFAULT_DRIFT_SECONDS,
+) -> DataFrame:
+    """The rows that `latest` leaves out because their time is too far ahead of ours."""
+    types = _checked(rows, {"time": time}, None, time)
+    check_choice("stamps", stamps, Stamps)
+    ahead = _ahead(_moment(types[time], time), stamps, max_drift)
+    assert ahead is not None
+    return rows.where(ahead)
+
+
+def merge_fields(
+    rows: DataFrame,
+    *,
+    key: str,
+    event_type: str,
+    time: str,
+    owns: Mapping[str, Collection[str]],
+    invalid: InvalidRows = "error",
+) -> DataFrame:
+    """Of each key one row with the newest value of each field: `inorder.patterns.IndependentFields`.
+
+    `owns` says which fields, columns of the rows, each event type writes; a field with two owners is refused. A row
+    writes the fields of its type that are not null. Within a field the greatest time wins, and of two values of one
+    time the one with the greater digest. Rows of a type that owns nothing go by `invalid`.
+    """
+    IndependentFields(owns)  # which knows what is wrong with them
+    names = [name for fields in owns.values() for name in fields]
+    columns = {"key": key, "event_type": event_type, "time": time, **{name: name for name in names}}
+    types = _checked(rows, columns, key, time)
+    check_choice("invalid", invalid, InvalidRows)
+    moment = _moment(types[time], time)
+    known = F.coalesce(column(event_type).isin(*owns), F.lit(False))
+    rows = _readable(rows, key, moment, invalid, known)
+    merged = []
+    for owner, fields in owns.items():
+        for name in fields:
+            written = (column(event_type) == owner) & column(name).isNotNull()
+            rank = F.struct(moment, digest(column(name), types[name]))
+            merged.append(F.max_by(column(name), F.when(written, rank)).alias(name))
+    return rows.groupBy(column(key)).agg(*merged)
+
+
+def digest(value: Column, kind: DataType) -> Column:
+    """What decides between values of one time: 16 hexadecimal digits of SHA-256.
+
+    For bytes, text, whole numbers and booleans it is that of the pure patterns. Others are written as Spark does.
+    """
+    if isinstance(kind, BinaryType):
+        content = value
+    elif isinstance(kind, (*_WHOLE, BooleanType)):
+        content = value.cast("string").cast("binary")
+    else:
+        json = F.to_json(F.struct(value.alias("v")))  # {"v":…}
+        content = F.when(value.isNotNull(), json.substr(F.lit(6), F.length(json) - 6)).cast("binary")
+    return F.substring(F.sha2(content, 256), 1, DIGEST_DIGITS)
+
+
+def _moment(kind: DataType, time: str) -> Column:
+    return F.unix_micros(column(time)) if isinstance(kind, TimestampType) else column(time).cast("long")
+
+
+def _ahead(moment: Column, stamps: Stamps, max_drift: Duration | None) -> Column | None:
+    """Whether a time is too far ahead of now, which in a stream is the time of its micro-batch."""
+    drift = seconds("max_drift", max_drift)
+    if drift is None:
+        return None
+    check_number("max_drift", drift, up_to=365 * 86_400)
+    wall_us = F.shiftright(moment, LOGICAL_BITS) if stamps == "hybrid" else moment
+    # A row without a time is not ahead: it is one that cannot be read, whichever is looked at first.
+    return F.coalesce(wall_us - F.unix_micros(F.current_timestamp()) > round(drift * MICROSECONDS), F.lit(False))
+
+
+def _readable(rows: DataFrame, key: str, moment: Column, invalid: InvalidRows, also: Column | None = None) -> DataFrame:
+    size = F.octet_length(column(key).cast("string"))
+    good = F.coalesce((size > 0) & (size <= MAX_ORDERING_KEY_BYTES) & (moment >= 0), F.lit(False))
+    good = good if also is None else good & also
+    if invalid == "quarantine":
+        raise InvalidArgument("invalid: 'error' or 'drop'; an aggregation has no place to put a row aside")
+    if invalid == "drop":
+        return rows.where(good)
+    what = F.concat(
+        F.lit("key "), F.coalesce(column(key).cast("string"), F.lit("NULL")), F.lit(", time "),
+        F.coalesce(moment.cast("string"), F.lit("NULL")), F.lit(": it cannot be read; see invalid="),
+    )  # fmt: skip
+    return rows.where(F.when(good, F.lit(True)).otherwise(F.raise_error(what).cast("boolean")))
+
+
+def _checked(rows: DataFrame, columns: Mapping[str, str | None], key: str | None, time: str) -> dict[str, DataType]:
+    """The types of the rows, which have these columns."""
+    types = {field.name: field.dataType for field in rows.schema.fields}
+    for role, name in columns.items():
+        if name is not None and name not in types:
+            raise InvalidArgument(f"{role}: there is no column {name!r}, only {', '.join(types)}")
+    if key is not None and not isinstance(types[key], (StringType, *_WHOLE)):
+        kind = types[key].simpleString()
+        raise InvalidArgument(f"key: {key!r} is {kind}, and must be text or whole numbers; cast it")
+    if not isinstance(types[time], (TimestampType, *_WHOLE)):
+        raise InvalidArgument(
+            f"time: {time!r} is {types[time].simpleString()}, and must be a timestamp or whole numbers; cast it"
+        )
+    return types
