@@ -1,0 +1,187 @@
+"""What an audit reads of a log: its columns, checked, under names of their own, and the order in which rows arrived.
+
+The order of arrival is given or known, and never guessed: the order in which Spark happens to read rows is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
+from pyspark.sql import types as T  # noqa: N812
+
+from inorder.errors import InvalidArgument
+
+TOPIC_COLUMNS = {"position", "ordering_key", "publish_time"}  # a table with these is a topic of ours
+FILE_POSITION = ("_metadata.file_path", "_metadata.row_index")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """The columns of a log: each by its name, or as an SQL expression."""
+
+    key: str
+    sequence: str | None
+    time: str | None
+    position: tuple[str, ...]
+    arrival_time: str | None
+    start: str | None
+    end: str | None
+    partition: str | None
+
+    @property
+    def by(self) -> Literal["sequence", "time"]:
+        return "time" if self.sequence is None else "sequence"
+
+    @property
+    def position_columns(self) -> list[str]:
+        """Their names in `rows`."""
+        return [f"position_{index}" for index in range(len(self.position))]
+
+    @property
+    def arrival_order(self) -> str:
+        """In words."""
+        if self.position == FILE_POSITION:
+            return "path of the file, then the row within it"
+        return ", then ".join(self.position)
+
+
+def named(
+    log: DataFrame,
+    *,
+    key: str | None,
+    sequence: str | None,
+    time: str | None,
+    position: str | Sequence[str] | None,
+    arrival_time: str | None,
+    start: str | None,
+    end: str | None,
+    partition: str | None,
+) -> Named:
+    """The columns to read, where some may be known by the kind of the log."""
+    is_topic = set(log.columns) >= TOPIC_COLUMNS
+    key = key or ("ordering_key" if is_topic else None)
+    if key is None:
+        raise InvalidArgument("key: name the column that says which events belong together")
+    if sequence is None and time is None:
+        raise InvalidArgument("sequence or time: name the column that says how the events of a key follow each other")
+    if (start is None) != (end is None):
+        raise InvalidArgument("start and end: give both, or neither")
+    if position is None and is_topic:
+        position = "position"
+    return Named(
+        key=key,
+        sequence=sequence,
+        time=time,
+        position=_given(position) or _of_files(log),
+        arrival_time=arrival_time or ("publish_time" if is_topic else None),
+        start=start,
+        end=end,
+        partition=partition,
+    )
+
+
+def _given(position: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (position,) if isinstance(position, str) else tuple(position or ())
+
+
+def _of_files(log: DataFrame) -> tuple[str, ...]:
+    """Parquet files know the place of each row, wherever Spark takes it."""
+    try:
+        log.select(*FILE_POSITION)
+    except PySparkException:
+        raise InvalidArgument(
+            "position: name the column, or columns, that say in which order the events arrived, such as the offset in "
+            "Kafka; this log has none that is known, and the order in which Spark reads rows is not their order"
+        ) from None
+    return FILE_POSITION
+
+
+def rows(log: DataFrame, names: Named) -> DataFrame:
+    """The log under the names that the audit uses; times in microseconds.
+
+    What cannot be placed, for lack of a number, a time or a position, has no `value`. What has no key, or an empty
+    one, has no `key`.
+    """
+    found = {"key": _key(log, names.key)}
+    positions = {}
+    for column, name in zip(names.position_columns, names.position, strict=True):
+        positions[column] = _column(log, "position", name)
+    placed = F.lit(True)
+    for position in positions.values():
+        placed = placed & position.isNotNull()
+    event_us = None if names.time is None else _time_us(log, "time", names.time)
+    value = event_us if names.sequence is None else _sequence(log, names.sequence)
+    assert value is not None
+    found |= {"value": F.when(placed, value), **positions}
+    if event_us is not None:
+        found["event_us"] = F.when(placed & value.isNotNull(), event_us)
+    if names.arrival_time is not None:
+        arrival_us = _time_us(log, "arrival_time", names.arrival_time)
+        found["arrival_us"] = F.when(placed & value.isNotNull(), arrival_us)
+    if names.start is not None and names.end is not None:
+        found |= {"start_us": _time_us(log, "start", names.start), "end_us": _time_us(log, "end", names.end)}
+    if names.partition is not None:
+        found["partition"] = _column(log, "partition", names.partition).cast("string")
+    return log.select(*(column.alias(name) for name, column in found.items()))
+
+
+def _column(log: DataFrame, role: str, name: str) -> Column:
+    if name in log.columns:
+        return F.col(f"`{name.replace('`', '``')}`")
+    try:
+        column = F.expr(name)
+        log.select(column)
+    except PySparkException:
+        raise InvalidArgument(
+            f"{role}: {name!r} is neither a column nor an SQL expression over the columns, which are "
+            f"{', '.join(log.columns)}"
+        ) from None
+    return column
+
+
+def _type(log: DataFrame, column: Column) -> T.DataType:
+    return log.select(column.alias("it")).schema["it"].dataType
+
+
+def _key(log: DataFrame, name: str) -> Column:
+    column = _column(log, "key", name)
+    kind = _type(log, column)
+    if isinstance(kind, T.StringType):
+        return F.nullif(column, F.lit(""))
+    if isinstance(kind, T.ArrayType | T.MapType | T.StructType | T.VariantType):
+        raise InvalidArgument(f"key: {name!r} is {kind.simpleString()}; make a text of it, as in to_json({name})")
+    return column
+
+
+def _sequence(log: DataFrame, name: str) -> Column:
+    """A whole number from 0, as sequence numbers are; null where it is none."""
+    column = _column(log, "sequence", name)
+    kind = _type(log, column)
+    if not isinstance(kind, T.IntegralType | T.StringType) and not (
+        isinstance(kind, T.DecimalType) and kind.scale == 0
+    ):
+        raise InvalidArgument(f"sequence: whole numbers, or texts of them, but {name!r} is {kind.simpleString()}")
+    number = column.try_cast("bigint")
+    return F.when(number >= 0, number)
+
+
+def _time_us(log: DataFrame, role: str, name: str) -> Column:
+    column = _column(log, role, name)
+    kind = _type(log, column)
+    if isinstance(kind, T.StringType):
+        return F.unix_micros(column.try_cast("timestamp"))
+    if isinstance(kind, T.TimestampType):
+        return F.unix_micros(column)
+    if isinstance(kind, T.TimestampNTZType):
+        return F.unix_micros(F.convert_timezone(None, F.lit("UTC"), column).cast("timestamp"))
+    if isinstance(kind, T.NumericType):
+        raise InvalidArgument(
+            f"{role}: {name!r} is a number, and its unit is unknown; say it by an expression, as in "
+            f"timestamp_millis({name}), timestamp_micros({name}) or timestamp_seconds({name})"
+        )
+    raise InvalidArgument(f"{role}: a time, but {name!r} is {kind.simpleString()}")
