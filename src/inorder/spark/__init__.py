@@ -1,15 +1,48 @@
-"""Data pipelines on Spark: topics as tables and streams, the ordering patterns over them, and an audit of any log."""
+"""Data pipelines on Spark: topics as tables and streams, the ordering patterns over them, and an audit of any log.
+
+Nothing of Spark is loaded before it is used.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from inorder.spark.auditing import Audit, audit
+    from inorder.spark.dispatching import dispatch
+    from inorder.spark.operators import apply_versions, deduplicate, resequence
+    from inorder.spark.streams import OrderedStream
+    from inorder.spark.winners import ahead_of_time, latest, merge_fields
 
-__all__ = ["Audit", "audit", "register"]
+__all__ = [
+    "Audit",
+    "OrderedStream",
+    "ahead_of_time",
+    "apply_versions",
+    "audit",
+    "deduplicate",
+    "dispatch",
+    "latest",
+    "merge_fields",
+    "register",
+    "resequence",
+]
+
+_PLACES = {
+    "Audit": "auditing",
+    "OrderedStream": "streams",
+    "ahead_of_time": "winners",
+    "apply_versions": "operators",
+    "audit": "auditing",
+    "deduplicate": "operators",
+    "dispatch": "dispatching",
+    "latest": "winners",
+    "merge_fields": "winners",
+    "resequence": "operators",
+}
 
 
 def register(spark: SparkSession) -> None:
@@ -20,8 +53,6 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Audit", "audit"):
-        from inorder.spark import auditing
-
-        return getattr(auditing, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
