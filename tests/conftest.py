@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from hypothesis import settings
 # Examples take turns and leases, not microseconds: a deadline per example would only measure the machine.
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=False, print_blob=True)
 settings.register_profile("soak", settings.get_profile("default"), max_examples=5_000)
+
+# Else the workers of Spark take the first python3 on the path; whichever test starts Spark must have said it before.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -1,7 +1,5 @@
 """One Spark session for all tests that need one: it takes seconds to start."""
 
-import os
-import sys
 import warnings
 from collections.abc import Iterator
 
@@ -11,7 +9,6 @@ from pyspark.sql import SparkSession
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = (
