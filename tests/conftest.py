@@ -13,6 +13,9 @@ from hypothesis import settings
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=False, print_blob=True)
 settings.register_profile("soak", settings.get_profile("default"), max_examples=5_000)
 
+# Else the workers of Spark take the first python3 on the path; whichever test starts Spark must have said it before.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

@@ -35,12 +35,13 @@ def bars(title: str, lines: Sequence[Line], *, mark: tuple[float, str] | None = 
         length = line.value / most * _BARS
         if line.value:
             length = max(length, 1.5)
+        behind = max(length, mark[0] / most * _BARS) if mark else length
         kind = "bar strong" if line.strong else "bar"
         label = f"{escape(_short(line.label))}<title>{escape(line.label)}</title>"
         parts += [
             f'<text class="label" x="{_LABEL - 10}" y="{top + 17}">{label}</text>',
             f'<rect class="{kind}" x="{_LABEL}" y="{top + 4}" width="{length:.1f}" height="{_ROW - 8}" rx="2"/>',
-            f'<text class="figure" x="{_LABEL + length + 8:.1f}" y="{top + 17}">{escape(line.figure)}</text>',
+            f'<text class="figure" x="{_LABEL + behind + 8:.1f}" y="{top + 17}">{escape(line.figure)}</text>',
         ]
     if mark:
         x, bottom = _LABEL + mark[0] / most * _BARS, _ROW * len(lines)

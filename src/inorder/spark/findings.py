@@ -135,7 +135,7 @@ class Findings:
         """In one sentence."""
         keyed = self.events - self.unkeyed
         subject = f"{counted(keyed, 'event')} of {counted(self.keys, 'key')}"
-        found = [f"{self.count(kind):,} {kind}" for kind in KINDS if self.count(kind)]
+        found = [_so_many(self.count(kind), kind) for kind in KINDS if self.count(kind)]
         if not keyed:
             return "nothing to judge: no event has a key"
         if self.in_order:
@@ -154,3 +154,8 @@ class Findings:
 def counted(count: int, noun: str) -> str:
     """`1 event`, `1,234 events`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _so_many(count: int, kind: Kind) -> str:
+    """`1 gap`, `2 gaps`, `2 reordered`."""
+    return counted(count, kind) if kind in ("gap", "duplicate") else f"{count:,} {kind}"

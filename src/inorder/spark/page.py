@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from html import escape
 
 from inorder.clock import MICROSECONDS
 from inorder.spark.charts import Line, bars
-from inorder.spark.findings import Bar, Findings, KeyFindings, Kind, Violation, counted
+from inorder.spark.findings import Bar, Findings, KeyFindings, Kind, counted
+from inorder.spark.wording import duration, sentence, share
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2128; --soft: #5b6470; --paper: #fff; --panel: #f4f6f8; --rule: #d5dae0;
@@ -115,42 +115,13 @@ def _violations(found: Findings) -> str:
     )
 
 
-def sentence(one: Violation, found: Findings) -> str:
-    """What happened, in words."""
-    value = _value(one.value, found)
-    match one.kind:
-        case "reordered":
-            late = f"{counted(one.places or 0, 'event')} of its key"
-            if one.time_us is not None:
-                late += f" and {duration(one.time_us)}"
-            return f"{value} came {late} after it was overtaken, at position {one.other_position}"
-        case "gap" if one.until == one.value:
-            return f"{value} is missing; a higher number came here"
-        case "gap":
-            return f"{value} to {_value(one.until, found)} are missing; a higher number came here"
-        case "duplicate":
-            return f"{value} had arrived before"
-        case "overlapping":
-            return f"the handler of {value} started while another was running, for {duration(one.time_us or 0)}"
-        case "unplaced":
-            return "it has no usable number, time or position"
-
-
-def _value(value: int | None, found: Findings) -> str:
-    if value is None:
-        return "an event"
-    if found.columns.sequence is not None:
-        return f"number {value}"
-    return f"the event of {datetime.fromtimestamp(value / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S.%f}"
-
-
 def _repair(found: Findings) -> str:
     if not found.reordered:
         return "<h2>What would repair it</h2>\n<p>No event had to wait for another: nothing has to be put in order.</p>"
     rows = [["buffer", counted(found.buffer, "event"), "so many events of one key had to wait at once"]]
-    if found.timeout_us is not None:
-        text = "no event had to wait as long as this for another that came"
-        rows.append(["timeout", duration(found.timeout_us), text])
+    if found.longest_wait_us is not None:
+        text = "so long an event had to wait for another that came"
+        rows.append(["timeout", f"more than {duration(found.longest_wait_us)}", text])
     if found.watermark_us is not None:
         text = "the delay of a watermark that drops no event as too late"
         rows.append(["watermark", duration(found.watermark_us), text])
@@ -162,7 +133,7 @@ def _repair(found: Findings) -> str:
         note = f"<p>As settings of inorder: <code>Resequencer({escape(', '.join(settings))})</code></p>"
     return (
         "<h2>What would repair it</h2>\n<p>The least that puts every event of this log into its place; "
-        f"with less, some would come too late.</p>\n{_table(['what', 'at least', 'why'], rows)}\n{note}"
+        f"with less, some would come too late.</p>\n{_table(['what', 'how much', 'why'], rows)}\n{note}"
     )
 
 
@@ -188,7 +159,7 @@ def _lateness(found: Findings) -> str:
 def _bars(found: Sequence[Bar], all_late: int, label: Callable[[int, int | None], str]) -> list[Line]:
     ends = [*(bar.at_least for bar in found[1:]), None]
     return [
-        Line(label(bar.at_least, end), bar.count, f"{bar.count:,} ({bar.count / all_late:.1%})")
+        Line(label(bar.at_least, end), bar.count, f"{bar.count:,} ({share(bar.count / all_late)})")
         for bar, end in zip(found, ends, strict=True)
     ]
 
@@ -209,7 +180,7 @@ def _keys(found: Findings) -> str:
         return ""
     mean = (found.events - found.unkeyed) / found.keys
     lines = [
-        Line(key.key, key.events, f"{key.events:,} ({key.share:.1%})", strong=key.events > 10 * mean)
+        Line(key.key, key.events, f"{key.events:,} ({share(key.share)})", strong=key.events > 10 * mean)
         for key in found.hot_keys
     ]
     text = (
@@ -251,7 +222,7 @@ def _partitions(found: Findings) -> str:
         )
     shown = found.partitions[:32]
     lines = [
-        Line(load.name, load.share, f"{load.events:,} ({load.share:.1%})", load.share > 2 * even) for load in shown
+        Line(load.name, load.share, f"{load.events:,} ({share(load.share)})", load.share > 2 * even) for load in shown
     ]
     chart = bars("Load of the partitions", lines, mark=(even, "equal share"))
     more = f"<p>And {count - len(shown):,} more.</p>" if count > len(shown) else ""
@@ -282,12 +253,3 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: boo
         for row in rows
     )
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
-
-
-def duration(time_us: int) -> str:
-    """In the unit that reads best, to six digits."""
-    units = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (MICROSECONDS, "s"), (1_000, "ms"))
-    for length, unit in units:
-        if time_us >= length:
-            return f"{time_us / length:.6g} {unit}"
-    return f"{time_us} µs"

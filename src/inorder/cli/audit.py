@@ -1,0 +1,198 @@
+"""`inorder audit`: prove that the events of each key in a log are in order, or say where they are not."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inorder.cli.wording import counted, table
+from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.spark.findings import KINDS, Findings
+from inorder.spark.wording import duration, sentence, share
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from inorder.spark import Audit
+
+IN_ORDER = 0
+BROKEN = 1
+
+_QUIET = {
+    "spark.master": "local[*]",
+    "spark.app.name": "inorder audit",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+}
+
+_EPILOG = """\
+Columns are named, or written as SQL expressions, such as "attributes['sequence']" or "timestamp_millis(at)".
+Exit code: 0 in order, 1 broken, 2 if the log cannot be read or the call is wrong.
+
+  inorder audit events.parquet --key order_id --sequence version --html audit.html
+  inorder audit ./data --topic orders --sequence "attributes['sequence']"
+  inorder audit events.csv --key user --time happened_at --json
+"""
+
+
+def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Let the program know this noun."""
+    text = "prove that a log is in order, per key, or say where it is not"
+    noun = nouns.add_parser(
+        "audit",
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    noun.add_argument("source", metavar="SOURCE", help="a file, a folder of files, or the folder of a broker")
+    noun.add_argument(
+        "--format", help="inorder, parquet, json, csv, or any that Spark reads; told by the name if it can"
+    )
+    noun.add_argument("--topic", help="of the broker")
+    noun.add_argument("--key", help="the events that belong together; ordering_key in a topic")
+    noun.add_argument("--sequence", help="their numbers, each one more than the last")
+    noun.add_argument("--time", help="when they happened: their order, where they have no numbers")
+    noun.add_argument(
+        "--position",
+        action="append",
+        help="in which order they arrived; more than once for several columns; known of topics, Parquet, and one file",
+    )
+    noun.add_argument("--arrival-time", help="when they arrived; publish_time in a topic")
+    noun.add_argument("--start", help="when their handlers began")
+    noun.add_argument("--end", help="and ended")
+    noun.add_argument("--partition", help="where they are stored")
+    noun.add_argument(
+        "--partitions", type=int, default=8, help="without --partition: spread over so many; 8 by default"
+    )
+    noun.add_argument("--allow", metavar="KINDS", default="", help=f"only count these; of {', '.join(KINDS[1:])}")
+    noun.add_argument("--top", type=int, default=10, help="so many violations and keys are shown; 10 by default")
+    noun.add_argument("--json", action="store_true", help="as JSON")
+    noun.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts as well")
+    noun.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of Spark's reader")
+    noun.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark, such as its memory")
+    noun.set_defaults(run=_audit)
+
+
+def _audit(given: argparse.Namespace) -> int:
+    if given.html is not None and not given.html.absolute().parent.is_dir():
+        raise InvalidArgument(f"--html: there is no folder {given.html.absolute().parent}")
+    options = _pairs("--option", given.option)
+    if given.topic is not None:
+        options["topic"] = given.topic
+    with _session({**_QUIET, **_pairs("--conf", given.conf)}) as spark:
+        audited = _audited(spark, given, options)
+    if given.html is not None:
+        given.html.write_text(audited.as_html(), encoding="utf-8")
+    print(audited.as_json() if given.json else "\n".join(_told(audited.findings)))
+    return IN_ORDER if audited.in_order else BROKEN
+
+
+def _pairs(name: str, given: Sequence[str]) -> dict[str, str]:
+    for one in given:
+        if "=" not in one:
+            raise InvalidArgument(f"{name}: NAME=VALUE, not {one!r}")
+    return dict(one.split("=", 1) for one in given)
+
+
+@contextmanager
+def _session(conf: dict[str, str]) -> Iterator[SparkSession]:
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise FailedPrecondition("the audit runs on Spark, which is not here: pip install 'inorder[spark]'") from None
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True  # what it logs, the error says
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes the first python3 on the path
+    conf.setdefault("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
+    if sys.stderr.isatty():
+        print("starting Spark, which takes some seconds", file=sys.stderr)
+    ours = SparkSession.getActiveSession() is None
+    try:
+        builder = SparkSession.builder
+        for name, value in conf.items() if ours else ():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+    except PySparkException as error:
+        reason = _first_line(error)
+        raise FailedPrecondition(f"Spark does not start; it needs Java 17 or newer, by JAVA_HOME: {reason}") from None
+    try:
+        yield spark
+    finally:
+        if ours:
+            spark.stop()
+
+
+def _audited(spark: SparkSession, given: argparse.Namespace, options: dict[str, str]) -> Audit:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    from inorder.spark import audit
+    from inorder.spark.logs import open_log
+
+    try:
+        log = open_log(spark, given.source, given.format, options)
+        return audit(
+            log.rows,
+            key=given.key,
+            sequence=given.sequence,
+            time=given.time,
+            position=given.position or log.position,
+            arrival_time=given.arrival_time,
+            start=given.start,
+            end=given.end,
+            partition=given.partition,
+            partitions=given.partitions,
+            allow=[kind for kind in given.allow.split(",") if kind],
+            top=given.top,
+            source=given.source if given.topic is None else f"topic {given.topic} in {given.source}",
+        )
+    except PySparkException as error:
+        raise InvalidArgument(f"{given.source} cannot be read: {_first_line(error)}") from None
+    except Py4JJavaError as error:  # what PySpark has no name for, such as a format whose jar is not there
+        reason = _first_line(error.java_exception.getMessage())
+        raise InvalidArgument(f"{given.source} cannot be read: {reason}") from None
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _told(found: Findings) -> Iterator[str]:
+    yield found.verdict
+    yield f"order of arrival: {found.columns.arrival_order}"
+    if found.unkeyed:
+        yield f"{counted(found.unkeyed, 'event')} without a key: no order is promised to them"
+    if found.missing:
+        yield f"{counted(found.missing, 'number')} missing in {counted(found.gaps, 'gap')}"
+    if found.untimed:
+        yield f"{counted(found.untimed, 'event')} without a time of arrival"
+    if found.reordered:
+        yield f"latest event: {counted(found.farthest, 'event')} of its key behind its overtaker"
+        yield f"to repair it: {', '.join(_advice(found))}"
+    if found.hot_keys:
+        hottest = found.hot_keys[0]
+        yield f"hottest key: {hottest.key}, {counted(hottest.events, 'event')} ({share(hottest.share)})"
+        yield f"hottest of {counted(len(found.partitions), 'partition')}: {found.imbalance:.2f} times an equal share"
+    if found.split_keys:
+        yield f"{counted(found.split_keys, 'key')} in more than one partition"
+    if found.violations:
+        yield ""
+        rows = [(one.position, one.kind, one.key, sentence(one, found)) for one in found.violations]
+        yield from table(("position", "what", "key", "what happened"), rows)
+
+
+def _advice(found: Findings) -> Iterator[str]:
+    yield f"a buffer of {counted(found.buffer, 'event')} per key"
+    if found.longest_wait_us is not None:
+        yield f"a timeout of more than {duration(found.longest_wait_us)}"
+    if found.watermark_us is not None:
+        yield f"a watermark of {duration(found.watermark_us)}"

@@ -1,0 +1,51 @@
+"""Violations and times as people read them, on a page and on a terminal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from inorder.clock import MICROSECONDS
+from inorder.spark.findings import Findings, Violation, counted
+
+
+def sentence(one: Violation, found: Findings) -> str:
+    """What happened, in words."""
+    value = _value(one.value, found)
+    match one.kind:
+        case "reordered":
+            late = f"{counted(one.places or 0, 'event')} of its key"
+            if one.time_us is not None:
+                late += f" and {duration(one.time_us)}"
+            return f"{value} came {late} after it was overtaken, at position {one.other_position}"
+        case "gap" if one.until == one.value:
+            return f"{value} is missing; a higher number came here"
+        case "gap":
+            return f"numbers {one.value} to {one.until} are missing; a higher number came here"
+        case "duplicate":
+            return f"{value} had arrived before"
+        case "overlapping":
+            return f"the handler of {value} ran beside an earlier one, for {duration(one.time_us or 0)}"
+        case "unplaced":
+            return "it has no usable number, time or position"
+
+
+def _value(value: int | None, found: Findings) -> str:
+    if value is None:
+        return "an event"
+    if found.columns.sequence is not None:
+        return f"number {value}"
+    return f"the event of {datetime.fromtimestamp(value / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def duration(time_us: int) -> str:
+    """In the unit that reads best, to six digits."""
+    units = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (MICROSECONDS, "s"), (1_000, "ms"))
+    for length, unit in units:
+        if time_us >= length:
+            return f"{time_us / length:.6g} {unit}"
+    return f"{time_us} µs"
+
+
+def share(part: float) -> str:
+    """In percent; what is there, but hardly, is not called nothing."""
+    return "below 0.1%" if 0 < part < 0.001 else f"{part:.1%}"
