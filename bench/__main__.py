@@ -3,6 +3,7 @@
     python -m bench                     everything, in about six minutes
     python -m bench core pull           only these subjects
     python -m bench backlog             10 million messages on disk; minutes, and only when it is named
+    python -m bench spark               the operators on Spark; minutes, and only when it is named
     python -m bench --quick             less of everything, to see that it works
     python -m bench --json FILE         every repetition, for other programs
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import api, backlog, broker, core, durable, latency, memory, patterns, pool, pull, recovery, scaling
+from bench import api, backlog, broker, core, durable, latency, memory, patterns, pool, pull, recovery, scaling, spark
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
 
@@ -39,8 +40,9 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "recovery": recovery.measure,
     "pool": pool.measure,
     "backlog": backlog.measure,
+    "spark": spark.measure,
 }
-ONLY_BY_NAME = {"backlog"}  # takes minutes
+ONLY_BY_NAME = {"backlog", "spark"}  # take minutes
 
 
 def main() -> None:
