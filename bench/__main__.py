@@ -3,6 +3,7 @@
     python -m bench                     everything, in about six minutes
     python -m bench core pull           only these subjects
     python -m bench backlog             10 million messages on disk; minutes, and only when it is named
+    python -m bench spark               the operators on Spark; minutes, and only when it is named
     python -m bench --quick             less of everything, to see that it works
     python -m bench --json FILE         every repetition, for other programs
 
@@ -38,6 +39,7 @@ from bench import (
     queues,
     recovery,
     scaling,
+    spark,
 )
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
@@ -58,8 +60,9 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "recovery": recovery.measure,
     "pool": pool.measure,
     "backlog": backlog.measure,
+    "spark": spark.measure,
 }
-ONLY_BY_NAME = {"backlog"}  # takes minutes
+ONLY_BY_NAME = {"backlog", "spark"}  # take minutes
 
 
 def main() -> None:

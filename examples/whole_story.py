@@ -154,7 +154,9 @@ def order(spark: SparkSession, now_us: int) -> None:
         gap_timeout="30 minutes",
     )
     written = stream.to_parquet(str(FOLDER / "table"))
-    query = written.start(str(FOLDER / "checkpoint"), trigger={"availableNow": True}, clock=ManualClock(now_us / MICROSECONDS))
+    query = written.start(
+        str(FOLDER / "checkpoint"), trigger={"availableNow": True}, clock=ManualClock(now_us / MICROSECONDS)
+    )
     query.awaitTermination()
 
 
