@@ -13,7 +13,7 @@ FORWARDER_SEEDS ?= 20000
 PARTITION_SEEDS ?= 500
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench bench-peers soak clean
+.PHONY: help setup run tour test lint format bench bench-peers soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -21,7 +21,10 @@ help: ## Show this list
 setup: $(READY) ## Create .venv with everything the other targets use (PYTHON=... picks the interpreter)
 	@:
 
-run: $(READY) ## Take the quick tour
+run: $(READY) ## See it all: publishers that get it wrong, a broker on disk, Spark, a table in order, two audits
+	@$(BIN)/python examples/whole_story.py
+
+tour: $(READY) ## See the broker alone, beside a plain worker pool
 	@$(BIN)/python examples/quick_tour.py
 
 test: lint ## Lint, check types, run every test
@@ -57,6 +60,7 @@ clean: ## Remove the environment and all that was generated
 $(READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing inorder and its tools into $(VENV)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@sh tools/java.sh
 	@touch $@
 
 # pip arrives last in a new environment: without it the environment is half made, and made anew.

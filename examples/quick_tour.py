@@ -2,7 +2,7 @@
 
 Three publishers send the events of eight orders. Handlers take different times, and some fail at
 first. The pool does what most consumers do: it works in parallel and puts a failed event back at the
-end of its queue. Run it with `make run`.
+end of its queue. Run it with `make tour`.
 """
 
 import queue
