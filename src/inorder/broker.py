@@ -562,10 +562,14 @@ class MessageQueue:
             self._blocked[topic] = deque(one for one in waiting if one[1] not in answers)
 
     def close(self) -> None:
-        """Take no more calls. Publishers that wait for room get `Closed`."""
+        """Take no more calls. Publishers that wait for room get `Closed`.
+
+        Raises `JournalFailed` if what was answered could not be synced now.
+        """
         if self._ingest is not None:
             self._ingest.stop()
         with self._lock:
+            failed_before = self._failure is not None
             self._closed = self._closed or "the broker is closed"
             if self._timer is not None:
                 self._timer.cancel()
@@ -579,6 +583,8 @@ class MessageQueue:
                 with suppress(InorderError):
                     self._save()
             self._journal.close()
+            if self._failure is not None and not failed_before:
+                raise self._failure
 
     # -- a turn ------------------------------------------------------------------------------------
 

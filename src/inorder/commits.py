@@ -128,11 +128,18 @@ class Commits:
             self._write()
 
     def close(self) -> None:
-        """Write what is left and stop."""
+        """Write what is left, sync what was only written, and stop."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         self._write()
+        with self._writing:
+            if self._unsynced and self._sync != "none" and self._failure is None:
+                self._unsynced = False
+                try:
+                    self._journal.sync()
+                except InorderError as error:
+                    self._fail(error)
 
     def _write(self) -> None:
         interruption: BaseException | None = None

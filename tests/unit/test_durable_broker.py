@@ -283,3 +283,15 @@ def test_fencing_tokens_grow_with_each_delivery_and_over_restarts() -> None:
         brokers.reopen()
     assert len(tokens) == 6
     assert tokens == sorted(set(tokens))
+
+
+def test_closing_tells_that_what_was_answered_could_not_be_synced() -> None:
+    brokers = Brokers()
+    brokers.subscribe("s")
+    brokers.queue.publish("orders", [Message(b"x", ordering_key="a")])
+    [message] = brokers.queue.pull("s", 1)
+    brokers.disk.faults = Faults(sync_error=1)
+    brokers.queue.nack(message.ack_id)  # answered when it is written
+    with pytest.raises(JournalFailed, match="sync"):
+        brokers.queue.close()
+    brokers.queue.close()  # which is told once

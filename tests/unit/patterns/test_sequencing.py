@@ -350,7 +350,7 @@ def test_a_duplicate_is_dropped_or_put_aside(duplicates: Any, fate: str) -> None
 
 
 def test_a_full_parking_does_not_take_what_is_not_due_but_takes_what_is() -> None:
-    resequencer = Resequencer(capacity=2)
+    resequencer = Resequencer(capacity=2, when_full="retry")
     folded = fold(resequencer, [("a", 3), ("a", 4), ("a", 5), ("a", 2), ("a", 1)])
     assert folded.of(RETRY) == [("a", 5), ("a", 2)]
     assert folded.applied() == [("a", 1)]
