@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from inorder.errors import InvalidArgument, StateRefused
@@ -123,6 +124,46 @@ def test_a_table_tells_what_its_pattern_tells(spark: SparkSession, pattern: Any,
     assert by_key([one for one in told if one[0] != "parked"]) == settled
     parked = {event for line in lines.values() for _, _, event in line.parked}
     assert {what for fate, what in told if fate == "parked"} == parked
+
+
+def test_as_a_dataframe_a_stream_tells_the_same(stream: Stream) -> None:
+    history = generated(8, batches=4, rows=60)
+    for _, rows in history:
+        stream.put(*rows)
+    told: list[Any] = []
+
+    def run(**options: Any) -> None:
+        frame = ordered(stream, initial=0, **options).dataframe()
+        assert frame.isStreaming
+
+        def collect(rows: DataFrame, batch_id: int) -> None:
+            told.extend(outcomes(row.asDict(recursive=True) for row in rows.collect()))
+
+        query = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(stream.checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    assert by_key(told) == expected(Resequencer(initial=0), history)[0]
+    stream.put(*((f"key-{number}", 1_000, number) for number in range(6)))
+    with pytest.raises(StreamingQueryException, match="it is of"):
+        run(buckets=3)
+
+
+def test_as_a_dataframe_a_gap_times_out(stream: Stream) -> None:
+    stream.put(("a", 2, 0))
+    told: list[Any] = []
+    done = threading.Event()
+
+    def collect(rows: DataFrame, batch_id: int) -> None:
+        told.extend(outcomes(row.asDict(recursive=True) for row in rows.collect()))
+        if told:
+            done.set()
+
+    frame = ordered(stream, gap_timeout="10 milliseconds").dataframe()
+    query = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(stream.checkpoint)).start()
+    assert done.wait(60), query.exception()
+    query.stop()
+    assert told == [("gap", ("a", 1, 1, "timeout")), ("released", ("a", 2, 0))]
 
 
 def test_a_query_goes_on_where_it_was(stream: Stream) -> None:

@@ -19,9 +19,10 @@ from inorder.patterns.sequencing import DuplicatePolicy, Initial, LatePolicy, Re
 from inorder.patterns.versioning import VersionGate, VersionMode
 from inorder.spark.durations import Duration, seconds
 from inorder.spark.kernels import Names, Sequencing
+from inorder.spark.operations import Operation
 from inorder.spark.outcomes import FATE, GAP, InvalidRows
 from inorder.spark.steps import Deduplicating
-from inorder.spark.streams import Operation, OrderedStream, check_buckets
+from inorder.spark.streams import OrderedStream, check_buckets
 from inorder.spark.tables import in_table
 from inorder.spark.tasks import BUCKET
 

@@ -66,11 +66,18 @@ class Runs:
         while kept and len(self._runs[kept - 1]) <= GROWTH * rows:
             kept -= 1
             rows += len(self._runs[kept])
-        merged = [*self._runs[kept:], changed]
-        run = changed if len(merged) == 1 else _merged(merged)
+        return kept, self._merged(kept, changed, now_us)
+
+    def merged_with(self, changed: pa.Table, now_us: int) -> pa.Table:
+        """All lines in one run."""
+        return self._merged(0, changed, now_us)
+
+    def _merged(self, kept: int, changed: pa.Table, now_us: int) -> pa.Table:
+        runs = [*self._runs[kept:], changed]
+        run = changed if len(runs) == 1 else _merged(runs)
         if not kept and "forget_us" in run.column_names:
             run = run.filter(pc.greater(run.column("forget_us"), now_us)).combine_chunks()
-        return kept, run
+        return run
 
 
 def _places(run: pa.Table, keys: pa.StringArray, hashed: Hashes) -> Numbers:

@@ -16,44 +16,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from inorder.clock import Clock, SystemClock
 from inorder.errors import InvalidArgument, StateRefused
 from inorder.options import SLOTS, check_whole
-from inorder.spark.buckets import BucketState, Manifest, Pinned
+from inorder.spark.buckets import BucketState, Manifest
 from inorder.spark.folders import Folder
-from inorder.spark.kernels import Names
-from inorder.spark.outcomes import InvalidRows, with_outcome
+from inorder.spark.grouped import in_groups
+from inorder.spark.operations import Operation
+from inorder.spark.outcomes import with_outcome
 from inorder.spark.tasks import BUCKET, BucketTask
 
 Sink: TypeAlias = Callable[[DataFrame, int], None]
 Following: TypeAlias = Callable[[DataFrame], DataFrame]
 
 STATE_FOLDER = "inorder"  # in the checkpoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """What is done to rows: an operator with its options, and the columns it reads."""
-
-    operator: str
-    options: dict[str, Any]  # of its pattern
-    names: Names
-    invalid: InvalidRows = "error"
-    keep_dropped: bool = False
-
-    def task(self, state: BucketState, pinned: Pinned) -> BucketTask:
-        """The work of one batch, with what was pinned for it."""
-        return BucketTask(
-            operator=self.operator,
-            names=self.names,
-            folder=state.folder.uri,
-            buckets=state.manifest.buckets,
-            batch=pinned.batch,
-            now_us=pinned.now_us,
-            runs=pinned.runs,
-            **pinned.options,
-        )
-
-    @property
-    def pinned_options(self) -> dict[str, Any]:
-        return {"options": self.options, "invalid": self.invalid, "keep_dropped": self.keep_dropped}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +57,19 @@ class OrderedStream:
         The rows of a key are in order by `batch_id`, and within it in the order of the file they are in.
         """
         return self.write(lambda rows, batch_id: rows.write.mode("overwrite").parquet(f"{path}/batch_id={batch_id}"))
+
+    def dataframe(self) -> DataFrame:
+        """The same rows as a streaming DataFrame, for what only takes one: more operators, pipelines, other sinks.
+
+        Its state is Spark's, a value per bucket that each batch reads and writes whole: good for some hundred
+        thousand keys, and slower than `start`. With a gap timeout its query never ends by itself, also with the
+        trigger `availableNow`: Spark then always has one more batch to run.
+        """
+        buckets = self.buckets or default_buckets(self.rows.sparkSession)
+        outcome = in_groups(self.rows, self.operation, buckets)
+        for function in self.following:
+            outcome = function(outcome)
+        return outcome
 
     def start(
         self,
@@ -146,10 +132,17 @@ class _Run:
             self._state = self.open()
         state, operation = self._state, self._stream.operation
         now_us = (self._clock or SystemClock()).now_us()
-        pinned = state.begin(batch_id, now_us, operation.pinned_options)
-        outcome = in_buckets(rows, operation.names.key, state.manifest.buckets).mapInArrow(
-            operation.task(state, pinned), with_outcome(self._stream.rows.schema)
+        pinned = state.begin(batch_id, now_us, operation.changeable)
+        task = BucketTask(
+            operation=replace(operation, **pinned.options),
+            folder=state.folder.uri,
+            buckets=state.manifest.buckets,
+            batch=pinned.batch,
+            now_us=pinned.now_us,
+            runs=pinned.runs,
         )
+        bucketed = in_buckets(rows, operation.names.key, state.manifest.buckets)
+        outcome = bucketed.mapInArrow(task, with_outcome(self._stream.rows.schema))
         for function in self._stream.following:
             outcome = function(outcome)
         assert self._stream.sink is not None

@@ -7,23 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from inorder.errors import InvalidEvent, ResourceExhausted, StateDamaged
-from inorder.patterns.step import QUARANTINED
+from inorder.errors import ResourceExhausted, StateDamaged
 from inorder.spark import lines as lines_of
 from inorder.spark.buckets import Bucket, Run
 from inorder.spark.folders import Folder
-from inorder.spark.hashing import buckets_of, hashes
-from inorder.spark.kernels import Names, Rows
-from inorder.spark.outcomes import InvalidRows, told, unread
-from inorder.spark.runs import Runs
-from inorder.spark.sorting import Flags
-from inorder.spark.steps import step_of
+from inorder.spark.operations import Operation, Place
 
 BUCKET: Final = "_inorder_bucket"  # a column that goes first; below 0 for a row that only names its bucket
 ROWS_AT_ONCE: Final = 50_000  # handed on
@@ -34,11 +27,7 @@ MAX_COLUMN_BYTES: Final = 2**31 - 1  # what the text or bytes of one column may 
 class BucketTask:
     """What a task needs: plain values, the same for all buckets."""
 
-    operator: str
-    options: dict[str, Any]  # of the pattern
-    names: Names
-    invalid: InvalidRows
-    keep_dropped: bool
+    operation: Operation
     folder: str
     buckets: int
     batch: int
@@ -49,39 +38,11 @@ class BucketTask:
         """For `mapInArrow`: of one partition."""
         for number, rows in by_bucket(list(batches)).items():
             bucket = Bucket(Folder(self.folder), number, self.batch, self.runs.get(number, []))
-            for table in self._outcomes(bucket, rows):
+            runs = bucket.read(self.operation.step.lines(rows.schema))
+            ran = self.operation.run(rows, runs, Place(number, self.buckets), self.now_us)
+            bucket.write(*runs.with_changes(ran.lines, self.now_us))
+            for table in ran.outcomes:
                 yield from table.to_batches(max_chunksize=ROWS_AT_ONCE)
-
-    def _outcomes(self, bucket: Bucket, rows: pa.Table) -> list[pa.Table]:
-        step = step_of(self.operator, self.options, self.names)
-        good: Flags = step.readable(rows)
-        bad = [] if good.all() else self._unread(rows.filter(pa.array(~good)), step.needs)
-        new = Rows.of(rows if good.all() else rows.filter(pa.array(good)).combine_chunks(), self.names)
-        check_bucket(new.keys, bucket.number, self.buckets)
-        runs = bucket.read(step.lines(rows.schema))
-        settled = step.settle(new, self._lines(runs, new.keys, step.due_us(self.now_us)), self.now_us)
-        bucket.write(*runs.with_changes(settled.lines, self.now_us))
-        return [*bad, told(settled, self.names, self.keep_dropped)]
-
-    def _lines(self, runs: Runs, keys: pa.StringArray, due_us: int | None) -> pa.Table:
-        """Those of the keys, and others whose time has come."""
-        found = runs.find(keys)
-        if due_us is None:
-            return found
-        due = runs.waiting(due_us)
-        others = due.filter(pc.invert(pc.is_in(due.column("key"), value_set=keys)))
-        return lines_of.one_table([found, others]) if len(others) else found
-
-    def _unread(self, rows: pa.Table, needs: str) -> list[pa.Table]:
-        if self.invalid == "error":
-            key, number = rows.column(self.names.key)[0].as_py(), rows.column(self.names.number)[0].as_py()
-            raise InvalidEvent(
-                f"{len(rows)} rows cannot be read, the first with {self.names.key}={key!r} and {self.names.number}="
-                f"{number!r}: {needs} are needed; "
-                "invalid='quarantine' hands such rows on, and invalid='drop' leaves them out",
-                (key, number),
-            )
-        return [unread(rows, QUARANTINED)] if self.invalid == "quarantine" else []
 
 
 def by_bucket(batches: list[pa.RecordBatch]) -> dict[int, pa.Table]:
@@ -108,14 +69,6 @@ def _checked(rows: pa.Table) -> pa.Table:
                 "be taken; make batches smaller (maxFilesPerTrigger, maxOffsetsPerTrigger, maxRowsPerTrigger)"
             )
     return rows.combine_chunks()
-
-
-def check_bucket(keys: pa.StringArray, bucket: int, buckets: int) -> None:
-    """Each key must be where its hash says, or it would be split in two."""
-    wrong = np.flatnonzero(buckets_of(hashes(keys), buckets) != bucket)
-    if len(wrong):
-        key = keys[int(wrong[0])].as_py()
-        raise StateDamaged("a task", f"key {key!r} came to bucket {bucket} of {buckets}, which is not its own")
 
 
 def in_utc(rows: pa.Table) -> pa.Table:

@@ -37,7 +37,7 @@ from inorder.spark.tables import column
 DELETED: Final = "_deleted"
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
-_ROW, _RANK = "_inorder_row", "_inorder_rank"
+_ROW = "_inorder_row"
 
 
 def latest(
@@ -73,10 +73,8 @@ def latest(
         deleted.alias("deleted"),
         F.coalesce(digest(column(value), types[value]), F.lit("")).alias("digest"),
     )
-    greatest = rows.groupBy(column(key)).agg(
-        F.max_by(F.struct(*map(column, rows.columns)), rank).alias(_ROW), F.max(rank).alias(_RANK)
-    )
-    return greatest.select(f"{_ROW}.*", F.col(f"{_RANK}.deleted").alias(DELETED))
+    greatest = rows.groupBy(column(key)).agg(F.max_by(F.struct(*map(column, rows.columns)), rank).alias(_ROW))
+    return greatest.select(f"{_ROW}.*").withColumn(DELETED, deleted)
 
 
 def ahead_of_time(
