@@ -19,6 +19,8 @@ def spark() -> "Iterator[SparkSession]":
 
     import inorder.spark
 
+    if (other := SparkSession.getActiveSession()) is not None:  # of a page of the docs, with other options
+        other.stop()
     session = (
         SparkSession.builder.master("local[2, 4]")  # a task may fail three times, as on a cluster
         .appName("inorder tests")
