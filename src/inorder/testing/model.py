@@ -461,7 +461,6 @@ class SubscriptionModel:
             for one in (item, *item.others):
                 one.count, one.others = 1, []
                 one.lease = one.passed_over_us = None
-                one.was_out = one.failures > 0
         self.items.sort(key=lambda item: item.position)
         policy = self.options.retry_policy
         latest_us = now_us + (_us(policy.maximum_backoff) if policy else 0)
