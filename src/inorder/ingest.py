@@ -8,7 +8,7 @@ import weakref
 from typing import Protocol
 
 from inorder.errors import Closed, InorderError
-from inorder.journal.incoming import Epoch, Incoming
+from inorder.journal.incoming import Commit, Incoming
 from inorder.message import Batch
 from inorder.options import MAX_WHOLE
 
@@ -32,7 +32,7 @@ class Ingest:
         self._broker = weakref.ref(broker)
         self._stop = threading.Event()
         self._taking = threading.Lock()
-        self._told: set[tuple[str, int]] = set()  # of what cannot be published, and why
+        self._told: set[Commit] = set()  # which of them cannot be published, and why
         self._thread = threading.Thread(target=self._run, name="inorder-ingest", daemon=True)
         self._thread.start()
 
@@ -58,27 +58,31 @@ class Ingest:
         done = 0
         stuck: set[str] = set()
         with self._taking:
-            for epoch in self._incoming.epochs():
+            for commit in self._incoming.commits():
                 broker = self._broker()
                 if broker is None or self._stop.is_set():
                     break
-                if epoch.writer in stuck:
+                if commit.writer in stuck:
                     continue
                 try:
-                    for part, batch in enumerate(self._incoming.read(epoch)):
-                        broker.write(epoch.topic, batch, writer=epoch.writer, epoch=epoch.number, part=part)
-                    # The epoch may be committed again, cut into other parts: none of them is new.
-                    broker.write(epoch.topic, NOTHING, writer=epoch.writer, epoch=epoch.number, part=MAX_WHOLE)
-                    self._incoming.forget(epoch)
+                    self._publish(broker, commit)
                     done += 1
                 except Closed:
                     raise
-                except InorderError as error:  # a topic that is missing or full: what comes behind has to wait
-                    stuck.add(epoch.writer)
-                    self._tell(epoch, error)
+                except InorderError as error:  # damage, or a topic that is missing or full: what is behind has to wait
+                    stuck.add(commit.writer)
+                    self._tell(commit, error)
         return done
 
-    def _tell(self, epoch: Epoch, error: InorderError) -> None:
-        if (epoch.writer, epoch.number) not in self._told:
-            self._told.add((epoch.writer, epoch.number))
-            _log.error("epoch %d of writer %r cannot be published yet: %s", epoch.number, epoch.writer, error)
+    def _publish(self, broker: Publisher, commit: Commit) -> None:
+        epoch = self._incoming.open(commit)
+        for part, batch in enumerate(self._incoming.read(epoch)):
+            broker.write(epoch.topic, batch, writer=commit.writer, epoch=commit.epoch, part=part)
+        # The epoch may be committed again, cut into other parts: none of them is new.
+        broker.write(epoch.topic, NOTHING, writer=commit.writer, epoch=commit.epoch, part=MAX_WHOLE)
+        self._incoming.forget(epoch)
+
+    def _tell(self, commit: Commit, error: InorderError) -> None:
+        if commit not in self._told:
+            self._told.add(commit)
+            _log.error("epoch %d of writer %r cannot be published yet: %s", commit.epoch, commit.writer, error)

@@ -98,7 +98,7 @@ def test_a_write_that_fails_publishes_nothing_and_leaves_nothing(
     with pytest.raises(PySparkException):
         save(rows, tmp_path / "data")
     assert received(queue) == []
-    assert not Incoming(tmp_path / "data").epochs()
+    assert not Incoming(tmp_path / "data").commits()
 
 
 def stream(spark: SparkSession, source: Path, folder: Path, checkpoint: Path) -> None:

@@ -14,27 +14,35 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
 from inorder.errors import InvalidArgument, JournalDamaged
-from inorder.journal.codec import PUBLISHED, batch, columns_entry, entries
+from inorder.journal.codec import batch, columns_entry, entries
 from inorder.journal.files import Folder
 from inorder.journal.frames import BadFrame, frame_header, frames_in
 from inorder.message import Batch
 from inorder.options import MAX_WRITER_LENGTH
 
 INCOMING = "incoming"
+_NUMBER = re.compile(r"\d{20}")
 _WRITER = re.compile(f"[A-Za-z0-9._~-]{{1,{MAX_WRITER_LENGTH}}}")
+
+
+class Commit(NamedTuple):
+    """That there is a commit; what it says is still to be read."""
+
+    writer: str
+    epoch: int
 
 
 class Epoch(NamedTuple):
     """What was committed together, and is published together."""
 
-    writer: str
-    number: int
+    commit: Commit
     topic: str
     parts: tuple[str, ...]
 
@@ -92,36 +100,41 @@ class Incoming:
 
     # -- for the owner -----------------------------------------------------------------------------
 
-    def epochs(self) -> list[Epoch]:
-        """What is committed and not taken in yet, each writer's in order."""
-        found: list[Epoch] = []
-        for file in sorted(self._path.glob("*/*.commit")):
-            try:
-                plain = json.loads(file.read_text(encoding="utf-8"))
-                found.append(Epoch(file.parent.name, int(file.stem), plain["topic"], tuple(plain["parts"])))
-            except (ValueError, KeyError, TypeError) as error:
-                raise JournalDamaged(str(file), 0, f"the commit cannot be read: {error!r}") from None
-        return found
+    def commits(self) -> list[Commit]:
+        """What is committed and not taken in yet, each writer's in order. Files of other names are none of ours."""
+        files = sorted(self._path.glob("*/*.commit"))
+        return [Commit(file.parent.name, int(file.stem)) for file in files if _NUMBER.fullmatch(file.stem)]
+
+    def open(self, commit: Commit) -> Epoch:
+        """What a commit says."""
+        file = self._of(commit.writer) / f"{commit.epoch:020d}.commit"
+        try:
+            plain = json.loads(file.read_bytes())
+            return Epoch(commit, str(plain["topic"]), tuple(map(str, plain["parts"])))
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise JournalDamaged(str(file), 0, f"the commit cannot be read: {error!r}") from None
 
     def read(self, epoch: Epoch) -> Iterator[Batch]:
         """The messages of an epoch, as they were staged."""
-        folder = Folder(self._of(epoch.writer), create=False)
+        folder = Folder(self._of(epoch.commit.writer), create=False)
         for name in epoch.parts:
-            file = folder.open(name)
             try:
+                file = folder.open(name)
                 for _, body in frames_in(file, 0, file.size()):
-                    for kind, entry in entries(body):
-                        assert kind == PUBLISHED
+                    for _, entry in entries(body):
                         yield batch(entry).columns_back()
             except BadFrame as bad:
                 raise bad.as_damage(str(folder.path / name)) from None
+            except (OSError, ValueError, TypeError, LookupError, struct.error) as error:
+                raise JournalDamaged(str(folder.path / name), 0, f"the part cannot be read: {error!r}") from None
 
     def forget(self, epoch: Epoch) -> None:
         """An epoch was taken in: its files are not needed any more."""
-        self.discard(epoch.writer, epoch.parts)
-        (self._of(epoch.writer) / f"{epoch.number:020d}.commit").unlink(missing_ok=True)
+        writer, number = epoch.commit
+        self.discard(writer, epoch.parts)
+        (self._of(writer) / f"{number:020d}.commit").unlink(missing_ok=True)
         # What was staged for it, but not committed, are the parts of attempts that lost.
-        for lost in self._of(epoch.writer).glob(f"{epoch.number:020d}-*.part"):
+        for lost in self._of(writer).glob(f"{number:020d}-*.part"):
             lost.unlink(missing_ok=True)
 
     def _of(self, writer: str, create: bool = False) -> Path:

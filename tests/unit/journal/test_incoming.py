@@ -7,7 +7,7 @@ import pytest
 
 from inorder import Message
 from inorder.broker import MessageQueue
-from inorder.errors import InvalidArgument, JournalDamaged, TopicNotFound
+from inorder.errors import InvalidArgument, TopicNotFound
 from inorder.journal.incoming import INCOMING, Incoming
 from inorder.message import Batch, to_columns
 from inorder.testing import ManualClock
@@ -158,8 +158,27 @@ def test_a_writer_whose_name_is_no_file_name_is_refused(tmp_path: Path, writer: 
         Incoming(tmp_path).stage(writer, 0, [columns("a1")])
 
 
-def test_a_commit_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", ["{", "[]", "{}", '{"topic": "t", "parts": 3}', "\udcff"])
+def test_a_commit_that_cannot_be_read_is_told_once_and_holds_up_its_writer_only(
+    queue: MessageQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture, said: str
+) -> None:
     commit(tmp_path, 0, ("a1",))
-    next((tmp_path / INCOMING / "w").glob("*.commit")).write_text("{")
-    with pytest.raises(JournalDamaged, match="the commit cannot be read"):
-        Incoming(tmp_path).epochs()
+    path = next((tmp_path / INCOMING / "w").glob("*.commit"))
+    path.write_bytes(said.encode(errors="surrogateescape"))
+    commit(tmp_path, 1, ("a2",))
+    commit(tmp_path, 0, ("b1",), writer="v")
+    (tmp_path / INCOMING / "v" / "notes.commit").write_text("not one of ours")
+    for _ in range(3):
+        queue.take_in()
+    assert received(queue) == ["b1"]
+    assert caplog.text.count("the commit cannot be read") == 1
+
+
+def test_a_part_that_is_missing_is_named_and_holds_up_its_writer_only(
+    queue: MessageQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Incoming(tmp_path).commit("w", 0, "t", ["gone.part"])
+    commit(tmp_path, 0, ("b1",), writer="v")
+    queue.take_in()
+    assert received(queue) == ["b1"]
+    assert "gone.part" in caplog.text
