@@ -2,14 +2,19 @@
 
 import contextlib
 import io
+import os
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name != "quick_tour.py"]
+STORIES = ("quick_tour.py", "whole_story.py")  # of `make tour` and `make run`
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in STORIES]
 
 
 def run(path: Path) -> tuple[dict[str, Any], str]:
@@ -34,3 +39,20 @@ def test_an_example_goes_wrong_without_the_pattern_and_right_with_it(path: Path)
 def test_an_example_is_named_on_the_page_of_patterns(path: Path) -> None:
     page = (ROOT / "docs" / "patterns.md").read_text(encoding="utf-8")
     assert f"../examples/{path.name}" in page
+
+
+def test_the_quick_tour_ends_well() -> None:
+    tour = [sys.executable, ROOT / "examples" / STORIES[0]]
+    told = subprocess.run(tour, capture_output=True, text=True, check=True)
+    assert told.stdout
+
+
+@pytest.mark.timeout(600)  # it starts Spark; about a minute on two quiet cores
+def test_the_whole_story_repairs_what_was_wrong(tmp_path: Path) -> None:
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("no Java on this machine, and Spark needs 17 or later")
+    story = [sys.executable, ROOT / "examples" / STORIES[1]]
+    told = subprocess.run(story, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    before, after = (line for line in told.splitlines() if "events of" in line and " keys" in line)
+    assert "reordered" in before, told
+    assert "in order" in after, told

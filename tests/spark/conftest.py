@@ -30,6 +30,7 @@ def spark() -> "Iterator[SparkSession]":
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.stopTimeout", "30s")  # a query that does not end fails its test, and only that
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
