@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 3
 KILLS ?= 500
 DISK_SEEDS ?= 50000
 FORWARDER_SEEDS ?= 20000
@@ -27,8 +28,9 @@ run: $(READY) ## See it all: publishers that get it wrong, a broker on disk, Spa
 tour: $(READY) ## See the broker alone, beside a plain worker pool
 	@$(BIN)/python examples/quick_tour.py
 
-test: lint ## Lint, check types, run every test
-	@$(BIN)/pytest --quiet
+# Most tests wait more than they compute, so there are more workers than cores.
+test: lint ## Lint, check types, run every test (WORKERS=... at once)
+	@$(BIN)/pytest --quiet --numprocesses $(WORKERS) --dist loadgroup
 
 lint: $(READY) ## Check style, format and types
 	@$(BIN)/ruff check

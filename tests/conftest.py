@@ -13,15 +13,20 @@ from hypothesis import settings
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=False, print_blob=True)
 settings.register_profile("soak", settings.get_profile("default"), max_examples=5_000)
 
-# Else the workers of Spark take the first python3 on the path; whichever test starts Spark must have said it before.
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-
 
 # Spark starts its workers by this name, and else by the first python3 that it finds.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # whatever networks the machine has
+
+PAGES_WITH_SPARK = {"spark.md", "audit.md"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs on Spark runs in one worker, which then starts it once."""
+    for item in items:
+        if item.nodeid.startswith("tests/spark/") or any(page in item.nodeid for page in PAGES_WITH_SPARK):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture

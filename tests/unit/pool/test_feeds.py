@@ -85,7 +85,7 @@ def test_what_may_wait_is_read_where_it_is_in_nobodys_way(source: Any, kind: typ
     assert kind_of(source) is kind
 
 
-@pytest.mark.parametrize("source", [None, 7, object(), print], ids=repr)
+@pytest.mark.parametrize("source", [None, 7, object(), print], ids=lambda source: type(source).__name__)
 def test_what_is_no_source_is_refused(source: Any) -> None:
     with pytest.raises(InvalidArgument, match="source: an iterable or an asynchronous iterable, not "):
         kind_of(source)
