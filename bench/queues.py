@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from statistics import median
 from time import perf_counter, sleep
 
 from bench.report import Effort, Row, Table, Target, interleaved
@@ -21,6 +22,7 @@ from inorder.patterns import slot_of
 GROUPS = 1_000
 BATCH = 100
 PARTITIONS = 4
+NO_LONGER = 1.25  # a ratio of 1, and what noise may add to it
 LIMITS = {"queue_limits": OPTIONS["queue_limits"], "ack_deadline_seconds": 600}
 
 Kind = Callable[[PubSub, SqliteStore], Queue]
@@ -46,12 +48,20 @@ def measure(effort: Effort) -> Iterator[Table]:
         "messages/s",
         [Row(name, rates[name], rates["standard"]) for name in KINDS],
     )
-    pauses = interleaved({"resize": partial(longest_pause, True), "none": partial(longest_pause, False)}, effort)
+    rounds = effort.of(5, 1)
+    whether = {"resize": True, "none": False, "none again": False}
+    pauses = interleaved({name: partial(usual_pause, resize, rounds) for name, resize in whether.items()}, effort)
     yield Table(
         f"Longest pause of a key that does not move, {PARTITIONS} to {PARTITIONS + 3} partitions, against no resize",
         "ms",
-        [Row("resize under load", pauses["resize"], pauses["none"], Target(2, below=True))],
-        ["The pause is between two answers to a publisher that waits for each, within 300 ms."],
+        [
+            Row("resize under load", pauses["resize"], pauses["none"], Target(NO_LONGER, below=True)),
+            Row("no resize, once more", pauses["none again"], pauses["none"]),
+        ],
+        [
+            f"Between two answers to a publisher that waits for each, within 300 ms; the median of {rounds} times.",
+            "Not longer means a ratio of 1. The second row compares like with like: it tells what noise makes of a 1.",
+        ],
     )
 
 
@@ -88,6 +98,11 @@ def throughput(kind: Kind, name: str, count: int) -> float:
 
 def _number(data: bytes) -> int:
     return int(data.split()[1])
+
+
+def usual_pause(resize: bool, rounds: int) -> float:
+    """The median of several: the longest of hundreds of pauses is a matter of luck."""
+    return median(longest_pause(resize) for _ in range(rounds))
 
 
 def longest_pause(resize: bool) -> float:

@@ -57,7 +57,7 @@ class SlotTable:
     @classmethod
     def even(cls, count: int) -> SlotTable:
         """A new table: each partition has a range of slots, all of them of one size or nearly so."""
-        _check_count(count)
+        check_count(count)
         return cls(tuple(slot * count // SLOTS for slot in range(SLOTS)))
 
     @property
@@ -71,7 +71,7 @@ class SlotTable:
 
     def resize(self, count: int) -> ResizePlan:
         """How to come to so many partitions. Beyond the slots that must move, none does."""
-        _check_count(count)
+        check_count(count)
         after = SlotTable(rebalanced(self.partitions, count))
         changes = zip(self.partitions, after.partitions, strict=True)
         moves = tuple(Move(slot, old, new) for slot, (old, new) in enumerate(changes) if old != new)
@@ -94,26 +94,26 @@ class ResizePlan:
 
 def rebalanced(owners: Sequence[int], count: int) -> tuple[int, ...]:
     """Owners of the same slots, 0 to `count` - 1: equal shares, or differing by one, with the fewest changes."""
-    held = Counter(owner for owner in owners if owner < count)
+    held = Counter(owners)
     least, more = divmod(len(owners), count)
     # The larger shares go to those that hold most already, so that the fewest slots leave them.
     by_holding = sorted(range(count), key=lambda owner: (-held[owner], owner))
     room = {owner: least + (rank < more) for rank, owner in enumerate(by_holding)}
-    after: list[int] = []
+    after = list(owners)
     homeless: list[int] = []
     for slot, owner in enumerate(owners):
         if room.get(owner, 0):
             room[owner] -= 1
         else:
             homeless.append(slot)
-        after.append(owner)
     free: Iterable[int] = (owner for owner in range(count) for _ in range(room[owner]))
     for slot, owner in zip(homeless, free, strict=True):
         after[slot] = owner
     return tuple(after)
 
 
-def _check_count(count: object) -> None:
+def check_count(count: object) -> None:
+    """Refuse a number of partitions that cannot be."""
     check_whole("partitions", count)
     if isinstance(count, int) and count > SLOTS:
         raise InvalidArgument(f"partitions: up to {SLOTS}, one slot each, not {count}")

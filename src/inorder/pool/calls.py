@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -17,11 +18,11 @@ from inorder.pool.window import Job
 Started = Callable[[Job, Callable[[], object] | None], None]
 
 
-class Calls:
+class Calls(ABC):
     """Calls the function for an item."""
 
-    def call(self, job: Job) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def call(self, job: Job) -> Any: ...
 
     def gave_up(self, number: int) -> bool:
         """Whether a call was told to give up; asked before it is finished."""
@@ -29,12 +30,15 @@ class Calls:
 
     def finished(self, number: int) -> None:
         """The call has returned or raised; said once, where it was made, before there can be another one."""
+        return
 
     def resize(self) -> None:
         """There may be fewer workers now."""
+        return
 
     def close(self) -> None:
         """There will be no more calls, and what runs does not matter any more."""
+        return
 
 
 class ThreadCalls(Calls):

@@ -32,9 +32,6 @@ class Intake(Protocol):
 class Feed(ABC):
     """Reads a source, an item at a time, and only when there is room for it."""
 
-    at_hand = False  # whether `fill` does something
-    failure: Exception | None = None  # what `fill` came upon
-
     def __init__(self) -> None:
         self._drains = False
         self._stopped = False
@@ -60,15 +57,11 @@ class Feed(ABC):
         """Wait until nothing of it is left on the loop."""
         return
 
-    def fill(self, count: int) -> list[Any]:
-        """Up to so many items, now; the source has ended if there are fewer, perhaps by its `failure`."""
-        raise NotImplementedError
-
 
 class FeedInPlace(Feed):
     """A collection that is there already: the pool takes what it needs, when it does."""
 
-    at_hand = True
+    failure: Exception | None = None  # what `fill` came upon
 
     def __init__(self, source: Iterable[Any], wake: Callable[[], None]) -> None:
         super().__init__()
@@ -82,6 +75,7 @@ class FeedInPlace(Feed):
         self._wake()
 
     def fill(self, count: int) -> list[Any]:
+        """Up to so many items, now; the source has ended if there are fewer, perhaps by its `failure`."""
         items: list[Any] = []
         if not self._drains:
             try:

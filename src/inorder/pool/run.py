@@ -18,7 +18,7 @@ from inorder.errors import InorderError
 from inorder.pending import Pending
 from inorder.pool.calls import Calls
 from inorder.pool.crew import Crew
-from inorder.pool.feeds import Feed
+from inorder.pool.feeds import Feed, FeedInPlace
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions
 from inorder.pool.outcomes import ItemError, ItemGap, ItemTimeout, Outputs, Raise, WorkersGone, WorkersStuck
@@ -40,6 +40,7 @@ class Run:
     """What a crew works on, a feed fills and a reader empties. Started once."""
 
     feed: Feed
+    at_hand: FeedInPlace | None  # the feed, if one need not wait for it
     crew: Crew[Job]
     calls: Calls
 
@@ -81,6 +82,7 @@ class Run:
 
     def start(self, feed: Feed, crew: Crew[Job], calls: Calls) -> None:
         self.feed, self.crew, self.calls = feed, crew, calls
+        self.at_hand = feed if isinstance(feed, FeedInPlace) else None
         crew.start(self)
         feed.start(self)
         if self._options.autoscale is not None:
@@ -139,15 +141,15 @@ class Run:
 
     def _fill(self, count: int) -> bool:
         """Let in what is at hand, if that is how the source is read; whether there was anything."""
-        if not self.feed.at_hand or self._source_over or self._stopped or not self.room():
+        if self.at_hand is None or self._source_over or self._stopped or not self.room():
             return False
         count = min(count, self._window.free)
-        items = self.feed.fill(count)
+        items = self.at_hand.fill(count)
         now_us = self._clock.now_us()
         for item in items:
             self._admit(item, now_us)
         if len(items) < count:
-            self.source_error = self.feed.failure
+            self.source_error = self.at_hand.failure
             self._source_over = True
         return bool(items)
 
@@ -155,7 +157,7 @@ class Run:
         return self._window.runnable > 0 or self._can_fill()
 
     def _can_fill(self) -> bool:
-        return self.feed.at_hand and not self._source_over and self._window.free > 0
+        return self.at_hand is not None and not self._source_over and self._window.free > 0
 
     def begin(self, item: Job) -> bool:
         if self._late and item[0] in self._late:  # given up before anybody had time for it
@@ -220,7 +222,7 @@ class Run:
             ring = self._reader_can_go_on()
         if ring:
             self._bell.ring()
-        if self._starved and not self.feed.at_hand:  # else this worker itself looks for more
+        if self._starved and self.at_hand is None:  # else this worker itself looks for more
             self._wake_feed()
 
     def _forget(self, number: int) -> None:
@@ -460,7 +462,7 @@ class Run:
     def drain(self) -> None:
         """Ask the source for nothing more."""
         self.feed.drain()
-        if self.feed.at_hand:
+        if self.at_hand is not None:
             self.source_ended(None)
 
     def stop(self) -> list[Any]:

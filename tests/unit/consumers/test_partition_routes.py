@@ -1,11 +1,18 @@
 """Terms of slots and shares of members: pure values, so a test is a value and a step."""
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inorder.consumers.partitions.assignment import Roster
-from inorder.consumers.partitions.routes import Routes
-from inorder.errors import FailedPrecondition
+from inorder.consumers.partitions.routes import Routes, Term
+from inorder.errors import FailedPrecondition, ForeignState
 from inorder.options import SLOTS
+from inorder.patterns.partitioning import rebalanced
 
 
 def new(count: int = 4) -> Routes:
@@ -51,7 +58,7 @@ def test_what_is_stored_below_the_seal_counts_and_nothing_else() -> None:
 
 def test_a_message_of_an_old_term_does_not_count_in_a_later_one_of_the_same_partition() -> None:
     there_and_back = resized(resized(new(4), 8, position=10), 4, position=20)
-    slot = next(slot for slot in range(SLOTS) if len(there_and_back.terms[slot]) == 3)
+    slot = next(slot for slot in range(SLOTS) if len(there_and_back.route(slot).terms) == 3)
     assert there_and_back.judge(slot, 0, 30) == "void"
     assert there_and_back.judge(slot, 2, 30) == "counts"
 
@@ -67,7 +74,7 @@ def test_a_cancelled_resize_leaves_slots_where_they_are() -> None:
     sealed = planned.sealed(dict.fromkeys(planned.leaving(), 7)).cancelled()
     assert sealed.owners == new().owners
     assert not sealed.draining()
-    reopened = sealed.opened(sealed.staying())
+    reopened = sealed.opened([slot for slots in sealed.staying().values() for slot in slots])
     assert not reopened.moving
     assert reopened.owners == new().owners
 
@@ -76,6 +83,95 @@ def test_shrinking_moves_only_the_slots_of_the_partitions_that_go() -> None:
     planned = new(5).resized(4)
     assert {*planned.leaving()} == {4}
     assert resized(new(5), 4).live == [0, 1, 2, 3]
+
+
+def test_slots_that_come_to_have_the_same_route_share_it() -> None:
+    first = new(2).resized(3).sealed({0: 7})  # slots 1,365 to 2,047 leave 0 for 2
+    both = first.resized(4).sealed({0: 7})  # and so do 1,024 to 1,364
+    assert {*both.of_slot[1024:2048]} == {both.of_slot[1024]}
+    assert both.route(1024) == (((0, 0, 7),), 2)
+
+
+def test_few_routes_are_kept_however_many_slots_there_are() -> None:
+    assert len(resized(resized(new(4), 7), 4).distinct) <= 4 * 7
+
+
+def test_routes_of_a_form_that_is_not_known_are_refused() -> None:
+    with pytest.raises(ForeignState, match="it is of form 1, and form 2 is read"):
+        Routes.load(b'{"histories": [], "history of slot": [], "wanted": []}', 0)
+
+
+class EachSlot:
+    """What `Routes` should say, slot by slot."""
+
+    def __init__(self, count: int) -> None:
+        self.terms = [[Term(0, slot * count // SLOTS, None)] for slot in range(SLOTS)]
+        self.wanted = [slot * count // SLOTS for slot in range(SLOTS)]
+
+    def owners(self) -> tuple[int, ...]:
+        return tuple(terms[-1].partition for terms in self.terms)
+
+    def slots(self, *, move: bool, sealed: bool) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for slot, (terms, wanted) in enumerate(zip(self.terms, self.wanted, strict=True)):
+            if (terms[-1].partition != wanted) == move and (terms[-1].until is not None) == sealed:
+                found.setdefault(terms[-1].partition, []).append(slot)
+        return found
+
+    def resize(self, count: int) -> None:
+        self.wanted = [*rebalanced(self.owners(), count)]
+
+    def cancel(self) -> None:
+        self.wanted = [*self.owners()]
+
+    def seal(self, positions: Mapping[int, int]) -> None:
+        for partition, slots in self.slots(move=True, sealed=False).items():
+            for slot in slots if partition in positions else ():
+                self.terms[slot][-1] = self.terms[slot][-1]._replace(until=positions[partition])
+
+    def open(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self.terms[slot].append(Term(self.terms[slot][-1].number + 1, self.wanted[slot], None))
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("resize"), st.integers(1, 9)),
+    st.tuples(st.just("cancel"), st.none()),
+    st.tuples(st.just("seal"), st.dictionaries(st.integers(0, 8), st.integers(1, 3), min_size=1)),
+    st.tuples(st.just("open"), st.integers(1, 3)),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.lists(STEPS, min_size=3, max_size=10))
+def test_routes_say_of_each_slot_what_its_own_history_says(count: int, steps: list[tuple[str, Any]]) -> None:
+    routes, model = new(count), EachSlot(count)
+    for step, how in steps:
+        if step == "resize":
+            model.resize(how)
+            routes = routes.resized(how)
+        elif step == "cancel":
+            model.cancel()
+            routes = routes.cancelled()
+        elif step == "seal":
+            model.seal(how)
+            routes = routes.sealed(how)
+        else:  # all that are sealed, or some
+            sealed = [*routes.draining().values(), *routes.staying().values()]
+            some = [slot for slots in sealed for slot in slots][::how]
+            model.open(some)
+            routes = routes.opened(some)
+    assert routes.owners == model.owners()
+    assert routes.shares == dict(sorted(Counter(model.owners()).items()))
+    assert routes.live == sorted({*model.owners(), *model.wanted})
+    assert routes.leaving() == model.slots(move=True, sealed=False)
+    assert routes.draining() == model.slots(move=True, sealed=True)
+    assert routes.staying() == model.slots(move=False, sealed=True)
+    assert [*map(routes.route, range(SLOTS))] == [
+        (tuple(terms), wanted) for terms, wanted in zip(model.terms, model.wanted, strict=True)
+    ]
+    assert len({*routes.distinct}) == len(routes.distinct)
+    assert Routes.load(routes.dump(), 0) == routes
 
 
 def test_routes_survive_as_bytes() -> None:

@@ -602,6 +602,35 @@ def test_a_slot_that_was_opened_by_somebody_who_died_before_he_told_is_found_ope
         assert gate.counts(message)
 
 
+def test_who_writes_the_routes_knows_them_without_reading(pubsub: PubSub, store: SqliteStore) -> None:
+    table = Table(pubsub, store, "orders")
+    table.create(4, strict=False)
+    written = table.change(lambda routes: routes.resized(5))
+    assert table.unchanged().result() is written
+    assert table.load() is written
+
+
+class Overtaken(Table):
+    """Somebody else writes, and tells, before this one comes to tell what it has written."""
+
+    other: Table | None = None
+
+    def announce(self) -> None:
+        other, self.other = self.other, None
+        if other is not None:
+            other.change(lambda routes: routes.resized(6))
+        super().announce()
+
+
+def test_who_was_overtaken_while_he_wrote_the_routes_reads_them_again(pubsub: PubSub, store: SqliteStore) -> None:
+    table = Overtaken(pubsub, store, "orders")
+    table.create(4, strict=False)
+    table.other = Table(pubsub, store, "orders")
+    table.change(lambda routes: routes.resized(5))
+    assert table.unchanged().result() is None
+    assert table.current().live == [0, 1, 2, 3, 4, 5]
+
+
 # -- a publisher whose requests take their time ----------------------------------------------------
 
 

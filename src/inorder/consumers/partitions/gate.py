@@ -86,7 +86,7 @@ def _verdict(routes: Routes, message: Message, *, latest: bool = False) -> bool 
         return True
     entity = attributes.get(ENTITY) or message.ordering_key or ""
     slot, number = slot_of(entity), int(attributes[TERM])
-    if number > routes.terms[slot][-1].number and not latest:
+    if number > routes.route(slot).terms[-1].number and not latest:
         return None
     verdict = routes.judge(slot, number, message.position)
     return None if verdict == "undecided" else verdict == "counts"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from inorder.client.pubsub import PubSub
 from inorder.client.subscription import Subscription
@@ -111,7 +112,7 @@ class Resizer:
         return self._pubsub.topic(topic_name(self._table.name, partition)).metadata().result().next_position
 
     def _open(self, routes: Routes) -> Routes:
-        drained = [*routes.staying(), *self._drained(routes)]
+        drained = [*chain.from_iterable(routes.staying().values()), *self._drained(routes)]
         if not drained:
             return routes
         self._table.flush()  # the acks that were seen are durable: none of them is undone later
@@ -120,17 +121,17 @@ class Resizer:
     def _drained(self, routes: Routes) -> Iterator[int]:
         for source, slots in routes.draining().items():
             backlogs = [self._subscription(group, source).unacked().result() for group in routes.groups]
-            waiting = {slot for backlog in backlogs for slot in _waiting_slots(routes, slots, backlog)}
+            waiting = {slot for backlog in backlogs for slot in _waiting_slots(routes, source, slots, backlog)}
             yield from (slot for slot in slots if slot not in waiting)
 
     def _waits(self, routes: Routes, source: int, slots: list[int], group: str) -> Iterator[SlotWait]:
         subscription = self._subscription(group, source)
         backlog = subscription.unacked().result()
-        waiting = _waiting_slots(routes, slots, backlog)
+        waiting = _waiting_slots(routes, source, slots, backlog)
         if not waiting:
             return
         reasons = {key.ordering_key: key.reason for key in subscription.blocked_keys().result()}
-        by_slot = _by_slot(routes, slots, backlog)
+        by_slot = _by_slot(routes, source, backlog)
         if not by_slot:
             yield SlotWait(None, source, group, "", 0, "waiting")
         for slot, keys in sorted(by_slot.items(), key=lambda one: (one[0] is None, one[0])):
@@ -142,23 +143,29 @@ class Resizer:
         return group_subscription(self._pubsub, self._table.name, group, partition)
 
 
-def _waiting_slots(routes: Routes, slots: Iterable[int], backlog: Unacked) -> set[int]:
+def _waiting_slots(routes: Routes, source: int, slots: Iterable[int], backlog: Unacked) -> set[int]:
     """The slots of which something below their seal may be unacked."""
-    by_slot = _by_slot(routes, slots, backlog)
+    by_slot = _by_slot(routes, source, backlog)
     if None in by_slot:
         return {*slots}
-    unread = {slot for slot in slots if backlog.known_to < (routes.terms[slot][-1].until or 0)}
-    return unread.union(slot for slot in by_slot if slot is not None)
+    waiting = {slot for slot in by_slot if slot is not None}
+    if backlog.known_to < _last_to_drain(routes, source):
+        waiting.update(slot for slot in slots if backlog.known_to < routes.route(slot).to_drain(source))
+    return waiting
 
 
-def _by_slot(routes: Routes, slots: Iterable[int], backlog: Unacked) -> Mapping[int | None, list[UnackedKey]]:
-    """What is unacked below the seals of these slots; where a partition is one sequence, of all of them (None)."""
-    until = {slot: routes.terms[slot][-1].until or 0 for slot in slots}
+def _by_slot(routes: Routes, source: int, backlog: Unacked) -> Mapping[int | None, list[UnackedKey]]:
+    """What is unacked below the seals of a partition; where that is one sequence, of all slots (None)."""
     found: dict[int | None, list[UnackedKey]] = {}
     for key in backlog.keys:
         if not key.ordering_key:
             continue
         slot = None if routes.strict else slot_of(key.ordering_key)
-        if key.position < (max(until.values(), default=0) if slot is None else until.get(slot, 0)):
+        until = _last_to_drain(routes, source) if slot is None else routes.route(slot).to_drain(source)
+        if key.position < until:
             found.setdefault(slot, []).append(key)
     return found
+
+
+def _last_to_drain(routes: Routes, source: int) -> int:
+    return max(route.to_drain(source) for route in routes.distinct)

@@ -12,7 +12,8 @@ from inorder.patterns.skew import SkewReport, skew_report
 
 def live_skew(loads: Mapping[str, float], routes: Routes, top: int) -> SkewReport:
     """The report for load by key. Partitions that have no slot are left out."""
-    used = sorted({*routes.owners})
+    owners = routes.owners
+    used = sorted({*owners})
     rank = {partition: number for number, partition in enumerate(used)}
-    report = skew_report(loads, SlotTable(tuple(rank[owner] for owner in routes.owners)), top=top)
+    report = skew_report(loads, SlotTable(tuple(rank[owner] for owner in owners)), top=top)
     return replace(report, partitions=tuple(one._replace(number=used[one.number]) for one in report.partitions))

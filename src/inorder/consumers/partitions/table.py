@@ -145,9 +145,14 @@ class Table:
 
     def save(self, after: Routes) -> Routes:
         """Write what comes after the version that `after` was made from, and tell; `Conflict` if that is not there."""
-        written = self._save(after, after.version)
-        self.announce_version(written)
-        return written
+        with self._looking:  # who wants to look meanwhile finds here what he would read
+            looked, announced = perf_counter(), self.announced()
+            written = self._save(after, after.version)
+            self.announce_version(written)
+            # All that had been announced before is in what this was written on top of; then only this was.
+            if self._view is not None and self.announced() == announced + 1:
+                self._looked, self._view = looked, View(announced + 1, written)
+            return written
 
     def change(self, step: Callable[[Routes], Routes]) -> Routes:
         """Write what a step makes of the routes, whoever else writes; nothing if it changes nothing."""
@@ -167,7 +172,8 @@ class Table:
         with self._store.transaction() as connection:
             states = States(connection, self.row)
             states.save({ROUTES: Change(before, "", 0, routes.dump(), None)})
-        return replace(routes, version=(before or 0) + 1)
+        self._last = written = replace(routes, version=(before or 0) + 1)  # who looks now need not read it
+        return written
 
 
 def _origin(topic: TopicMetadata) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from inorder.consumers.store import Store
 from inorder.errors import Aborted, Closed, InorderError, InvalidArgument, InvalidMessage
 from inorder.message import Message
 from inorder.options import check_name
-from inorder.patterns.partitioning import SlotTable, slot_of
+from inorder.patterns.partitioning import check_count, slot_of
 from inorder.patterns.skew import SkewReport
 from inorder.pending import Pending
 
@@ -57,7 +56,7 @@ class PartitionedTopic:
         Within a partition each key is in order, and keys are handled side by side; if `strict`, the whole partition
         is handled one after the other.
         """
-        SlotTable.even(partitions)  # refuses a number that cannot be
+        check_count(partitions)
         self._resizer.provide(self._table.create(partitions, strict))
         return self
 
@@ -111,7 +110,7 @@ class PartitionedTopic:
 
     def partition_of(self, key: str) -> int:
         """Where a key is now; while its slot moves, where it was last."""
-        return self._table.current().owner(slot_of(key))
+        return self._table.current().route(slot_of(key)).owner
 
     def resize(self, partitions: int) -> Pending[None]:
         """Change the number of partitions; done when every slot that must move has moved.
@@ -123,7 +122,7 @@ class PartitionedTopic:
         resized: Pending[None] = Pending()
 
         def plan() -> Pending[None]:
-            SlotTable.even(partitions)
+            check_count(partitions)
             self._resizer.plan(partitions)
             self._table.look()  # others find it out; here it is known
             with self._lock:
@@ -182,9 +181,10 @@ class PartitionedTopic:
             if routes.is_even(partitions):
                 resized.set_result(None)
             else:
-                shares = dict(sorted(Counter(routes.owners).items()))
                 resized.set_exception(
-                    Aborted(f"the resize to {partitions} partitions was given up; the slots of each are {shares}")
+                    Aborted(
+                        f"the resize to {partitions} partitions was given up; the slots of each are {routes.shares}"
+                    )
                 )
 
     def _given_up(self, error: InorderError) -> None:
