@@ -1,4 +1,4 @@
-"""How hard generated tests search (HYPOTHESIS_PROFILE names the profile, "default" or "soak"), and a small disk."""
+"""How hard generated tests search (HYPOTHESIS_PROFILE names the profile, "default" or "soak"), and what tests share."""
 
 import os
 import subprocess
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from . import postgres
 
 # Examples take turns and leases, not microseconds: a deadline per example would only measure the machine.
 settings.register_profile("default", max_examples=50, deadline=None, derandomize=False, print_blob=True)
@@ -27,6 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("tests/spark/") or any(page in item.nodeid for page in PAGES_WITH_SPARK):
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    with postgres.server() as url:
+        yield url
 
 
 @pytest.fixture

@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from . import postgres
+from ... import postgres
 from .desk import Database
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    with postgres.server() as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "sqlalchemy-sqlite", "postgresql"])

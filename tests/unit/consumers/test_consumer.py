@@ -539,7 +539,7 @@ def test_a_commit_that_fails_leaves_the_store_usable(small_disk: Path) -> None:
 
 
 def test_a_postgresql_that_ends_our_connections_is_waited_for(postgres_url: str) -> None:
-    from . import postgres
+    from ... import postgres
 
     with postgres.schema(postgres_url) as url:
         database = Database(url)
