@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from inorder.errors import FailedPrecondition, InvalidArgument, Unavailable
 from inorder.spark.operators import resequence
 from inorder.spark.sinks.jdbc import JdbcTable
+from inorder.spark.winners import latest
 
 from .. import postgres
 from .streams import Stream
@@ -52,6 +53,23 @@ def test_a_stream_in_order_ends_in_a_table_and_its_history(spark: SparkSession, 
     stream.put(("a", 3, 6))
     stream.run(ordered.write(sink))
     assert run(url, "SELECT * FROM orders ORDER BY key") == [("a", 4, 2), ("b", 2, 4)]
+
+
+def test_what_is_latest_in_a_stream_goes_in_as_it_changes(spark: SparkSession, tmp_path: Path, url: str) -> None:
+    stream = Stream(spark, tmp_path, "key STRING, time BIGINT, text STRING")
+    stream.put(("a", 1, "x"), ("b", 1, "x"))
+    stream.put(("a", 3, None), ("b", 2, "y"))
+    stream.put(("a", 2, "late"))
+    newest = latest(stream.rows(), key="key", time="time", value="text", max_drift=None)
+    query = (
+        newest.writeStream.outputMode("update")
+        .foreachBatch(table(url, newest_by="time", deleted="_deleted"))
+        .option("checkpointLocation", str(stream.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert run(url, "SELECT * FROM orders") == [("b", 2, "y")]
 
 
 def test_batches_in_any_order_and_more_than_once_leave_the_newest_rows(spark: SparkSession, url: str) -> None:
