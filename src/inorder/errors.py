@@ -303,6 +303,14 @@ class UndecodableEvent(InvalidArgument):
     """The message is not what its event type says it is."""
 
 
+class PipelineInvalid(InvalidArgument):
+    """The file of a pipeline says what cannot be. All that is wrong is told together, a line each."""
+
+    def __init__(self, file: str, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join([f"{file}:", *(f"  {problem}" for problem in problems)]))
+        self.problems = problems
+
+
 class StateRefused(FailedPrecondition):
     """The stored state of a streaming query was made for something else than what is asked of it now."""
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inorder.cli.sessions import add_conf, pairs, session
 from inorder.cli.wording import counted, table
-from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.errors import InvalidArgument
 from inorder.spark.findings import KINDS, Findings
 from inorder.spark.wording import duration, sentence, share
 
@@ -23,15 +21,6 @@ if TYPE_CHECKING:
 
 IN_ORDER = 0
 BROKEN = 1
-
-_QUIET = {
-    "spark.master": "local[*]",
-    "spark.app.name": "inorder audit",
-    "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-}
 
 _EPILOG = """\
 Columns are named, or written as SQL expressions, such as "attributes['sequence']" or "timestamp_millis(at)".
@@ -78,57 +67,23 @@ def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     noun.add_argument("--json", action="store_true", help="as JSON")
     noun.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts as well")
     noun.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of Spark's reader")
-    noun.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark, such as its memory")
+    add_conf(noun)
     noun.set_defaults(run=_audit)
 
 
 def _audit(given: argparse.Namespace) -> int:
     if given.html is not None and not given.html.absolute().parent.is_dir():
         raise InvalidArgument(f"--html: there is no folder {given.html.absolute().parent}")
-    options = _pairs("--option", given.option)
+    options = pairs("--option", given.option)
     if given.topic is not None:
         options["topic"] = given.topic
-    with _session({**_QUIET, **_pairs("--conf", given.conf)}) as spark:
+    conf = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **pairs("--conf", given.conf)}
+    with session("the audit", conf) as spark:
         audited = _audited(spark, given, options)
     if given.html is not None:
         given.html.write_text(audited.as_html(), encoding="utf-8")
     print(audited.as_json() if given.json else "\n".join(_told(audited.findings)))
     return IN_ORDER if audited.in_order else BROKEN
-
-
-def _pairs(name: str, given: Sequence[str]) -> dict[str, str]:
-    for one in given:
-        if "=" not in one:
-            raise InvalidArgument(f"{name}: NAME=VALUE, not {one!r}")
-    return dict(one.split("=", 1) for one in given)
-
-
-@contextmanager
-def _session(conf: dict[str, str]) -> Iterator[SparkSession]:
-    try:
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise FailedPrecondition("the audit runs on Spark, which is not here: pip install 'inorder[spark]'") from None
-    logging.getLogger("DataFrameQueryContextLogger").disabled = True  # what it logs, the error says
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes the first python3 on the path
-    conf.setdefault("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
-    if sys.stderr.isatty():
-        print("starting Spark, which takes some seconds", file=sys.stderr)
-    ours = SparkSession.getActiveSession() is None
-    try:
-        builder = SparkSession.builder
-        for name, value in conf.items() if ours else ():
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
-    except PySparkException as error:
-        reason = _first_line(error)
-        raise FailedPrecondition(f"Spark does not start; it needs Java 17 or newer, by JAVA_HOME: {reason}") from None
-    try:
-        yield spark
-    finally:
-        if ours:
-            spark.stop()
 
 
 def _audited(spark: SparkSession, given: argparse.Namespace, options: dict[str, str]) -> Audit:
@@ -137,6 +92,7 @@ def _audited(spark: SparkSession, given: argparse.Namespace, options: dict[str, 
 
     from inorder.spark import audit
     from inorder.spark.logs import open_log
+    from inorder.spark.reasons import reason
 
     try:
         log = open_log(spark, given.source, given.format, options)
@@ -155,15 +111,8 @@ def _audited(spark: SparkSession, given: argparse.Namespace, options: dict[str, 
             top=given.top,
             source=given.source if given.topic is None else f"topic {given.topic} in {given.source}",
         )
-    except PySparkException as error:
-        raise InvalidArgument(f"{given.source} cannot be read: {_first_line(error)}") from None
-    except Py4JJavaError as error:  # what PySpark has no name for, such as a format whose jar is not there
-        reason = _first_line(error.java_exception.getMessage())
-        raise InvalidArgument(f"{given.source} cannot be read: {reason}") from None
-
-
-def _first_line(error: object) -> str:
-    return str(error).strip().partition("\n")[0]
+    except (PySparkException, Py4JJavaError) as error:  # the latter where PySpark has no name, as for a missing jar
+        raise InvalidArgument(f"{given.source} cannot be read: {reason(error)}") from None
 
 
 def _told(found: Findings) -> Iterator[str]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from inorder.cli import audit, journal
+from inorder.cli import audit, journal, pipeline
 from inorder.errors import InorderError
 
 FAILED = 2  # as argparse ends when it does not understand
@@ -40,4 +40,5 @@ def _parser() -> argparse.ArgumentParser:
     nouns = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     journal.add_to(nouns)
     audit.add_to(nouns)
+    pipeline.add_to(nouns)
     return parser

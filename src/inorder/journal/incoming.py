@@ -138,12 +138,16 @@ class Incoming:
             lost.unlink(missing_ok=True)
 
     def _of(self, writer: str, create: bool = False) -> Path:
-        given: object = writer  # anything, whatever the annotation says
-        if not isinstance(given, str) or not _WRITER.fullmatch(given) or given.startswith("."):
-            raise InvalidArgument(
-                f"writer: 1 to {MAX_WRITER_LENGTH} letters, digits and -._~, no dot first, not {writer!r}"
-            )
+        check_writer(writer)
         folder = self._path / writer
         if create:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def check_writer(writer: object) -> None:
+    """Refuse a name that could not be that of a folder."""
+    if not isinstance(writer, str) or not _WRITER.fullmatch(writer) or writer.startswith("."):
+        raise InvalidArgument(
+            f"writer: 1 to {MAX_WRITER_LENGTH} letters, digits and -._~, no dot first, not {writer!r}"
+        )

@@ -179,6 +179,15 @@ class BucketState:
         return {run[0] for runs in self.folder.read_json(_version(version))["runs"].values() for run in runs}
 
 
+def newest_runs(folder: Folder) -> tuple[int, list[str]] | None:
+    """The newest version, and what its batch wrote of each bucket; None: there is none yet."""
+    versions = sorted(folder.sizes("versions"))
+    if not versions:
+        return None
+    runs = folder.read_json(f"versions/{versions[-1]}")["runs"]
+    return int(versions[-1].partition(".")[0]), [of_bucket[-1][0] for of_bucket in runs.values()]
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """One bucket before a batch, as a task sees it: a plain value until it is read."""

@@ -55,6 +55,14 @@ class Folder:
         except (OSError, pa.ArrowException) as error:
             raise StateDamaged(self.uri, f"{name} cannot be read: {error}") from error
 
+    def read_schema(self, name: str) -> pa.Schema:
+        """Of a table, without reading it."""
+        try:
+            with self._files.open_input_file(self._path(name)) as file:
+                return ipc.open_file(file).schema
+        except (OSError, pa.ArrowException) as error:
+            raise StateDamaged(self.uri, f"{name} cannot be read: {error}") from error
+
     def write_table(self, name: str, table: pa.Table) -> None:
         def write(file: Any) -> None:
             with ipc.new_file(file, table.schema) as writer:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from inorder.errors import InvalidEvent, StateDamaged
 from inorder.patterns.step import QUARANTINED
+from inorder.spark.counts import Counts, counts_of
 from inorder.spark.hashing import buckets_of, hashes
 from inorder.spark.kernels import Names, Rows
 from inorder.spark.lines import one_table
@@ -28,10 +29,11 @@ class Place(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What comes out of a batch, and the lines that changed."""
+    """What comes out of a batch, the lines that changed, and what there is to count."""
 
     outcomes: list[pa.Table]
     lines: pa.Table
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,8 @@ class Operation:
         new = Rows.of(rows if good.all() else rows.filter(pa.array(good)).combine_chunks(), self.names)
         check_bucket(new.keys, place)
         settled = step.settle(new, _lines(runs, new.keys, step.due_us(now_us)), now_us)
-        return Ran([*bad, told(settled, self.names, self.keep_dropped)], settled.lines)
+        counts = counts_of(settled, readable=len(new.table), quarantined=sum(map(len, bad)))
+        return Ran([*bad, told(settled, self.names, self.keep_dropped)], settled.lines, counts)
 
     def _unread(self, rows: pa.Table, needs: str) -> list[pa.Table]:
         if self.invalid == "error":

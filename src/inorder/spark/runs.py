@@ -28,6 +28,11 @@ class Runs:
         self._runs = list(runs)
         self._empty = empty
 
+    @property
+    def newest(self) -> pa.Table | None:
+        """What the last batch wrote."""
+        return self._runs[-1] if self._runs else None
+
     def find(self, keys: pa.StringArray) -> pa.Table:
         """The lines of these keys, of those that have one. It costs what it finds, not what there is."""
         hashed = hashes(keys)

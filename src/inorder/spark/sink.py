@@ -24,7 +24,7 @@ from inorder.message import Batch, make_entry, to_columns
 from inorder.options import check_name
 from inorder.spark.topics import folder_of
 
-OPTIONS = ("url", "topic", "writer")
+OPTIONS = ("url", "topic", "writer", "epoch")
 COLUMNS = {"data": "BINARY or STRING", "ordering_key": "STRING", "attributes": "MAP<STRING, STRING>"}
 ROWS = 5_000  # of one published batch: the owner has others to serve between two of them
 
@@ -40,6 +40,7 @@ class SinkOptions:
     url: str
     topic: str
     writer: str | None  # None: the query, or a new one for each write
+    epoch: int | None = None  # of a write in foreachBatch: the batch; None: a table, or the batch of the query
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SinkOptions:
@@ -53,7 +54,15 @@ class SinkOptions:
             if not options.get(name):
                 raise InvalidArgument(f"option {name!r} is missing")
         folder_of(options["url"])
-        return cls(url=options["url"], topic=check_name("topic", options["topic"]), writer=options.get("writer"))
+        epoch = options.get("epoch")
+        if epoch is not None and not epoch.isdecimal():
+            raise InvalidArgument(f"epoch: the number of a batch, not {epoch!r}")
+        return cls(
+            url=options["url"],
+            topic=check_name("topic", options["topic"]),
+            writer=options.get("writer"),
+            epoch=None if epoch is None else int(epoch),
+        )
 
 
 def check_schema(schema: StructType) -> None:
@@ -108,11 +117,10 @@ class StreamSink(_Staging, DataSourceStreamArrowWriter):
     """For `writeStream`: the epochs are the batches of the query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        context = _context()
-        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if query is None or batch is None:
-            raise FailedPrecondition("this version of Spark does not tell a task its query and batch")
-        return self._stage(self._options.writer or f"spark-{query}", int(batch), iterator)
+        batch = _context().getLocalProperty(BATCH_ID)
+        if batch is None:
+            raise FailedPrecondition("this version of Spark does not tell a task its batch")
+        return self._stage(self._options.writer or _of_query(), int(batch), iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         self._commit(batchId, messages)
@@ -122,20 +130,22 @@ class StreamSink(_Staging, DataSourceStreamArrowWriter):
 
 
 class TableSink(_Staging, DataSourceArrowWriter):
-    """For `write`: one epoch, of a writer of its own."""
+    """For `write`: one epoch, of a writer of its own; or, within `foreachBatch`, the epoch of a query that is named."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._writer = options.writer or f"spark-{uuid4().hex}"
+        self._epoch = options.epoch or 0
+        of_query = options.epoch is not None
+        self._writer = options.writer or (None if of_query else f"spark-{uuid4().hex}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return self._stage(self._writer, 0, iterator)
+        return self._stage(self._writer or _of_query(), self._epoch, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        self._commit(0, messages)
+        self._commit(self._epoch, messages)
 
     def abort(self, messages: list[Any]) -> None:
-        self._abort(0, messages)
+        self._abort(self._epoch, messages)
 
 
 def batches(iterator: Iterator[pa.RecordBatch]) -> Iterator[Batch]:
@@ -156,6 +166,14 @@ def _batch(rows: pa.RecordBatch) -> Batch:
         data = data.cast(pa.binary())
     attributes = [None if pairs is None else dict(pairs) for pairs in column("attributes")]
     return to_columns(list(map(make_entry, data.to_pylist(), attributes, column("ordering_key"))))
+
+
+def _of_query() -> str:
+    """The writer that a query is: its id is that of its checkpoint."""
+    query = _context().getLocalProperty(QUERY_ID)
+    if query is None:
+        raise FailedPrecondition("there is no query to name the writer after: give the option writer with epoch")
+    return f"spark-{query}"
 
 
 def _context() -> TaskContext:

@@ -21,6 +21,7 @@ from inorder.spark.folders import Folder
 from inorder.spark.grouped import in_groups
 from inorder.spark.operations import Operation
 from inorder.spark.outcomes import with_outcome
+from inorder.spark.sinks.files import ParquetFolder
 from inorder.spark.tasks import BUCKET, BucketTask
 
 Sink: TypeAlias = Callable[[DataFrame, int], None]
@@ -56,7 +57,7 @@ class OrderedStream:
 
         The rows of a key are in order by `batch_id`, and within it in the order of the file they are in.
         """
-        return self.write(lambda rows, batch_id: rows.write.mode("overwrite").parquet(f"{path}/batch_id={batch_id}"))
+        return self.write(ParquetFolder(path))
 
     def dataframe(self) -> DataFrame:
         """The same rows as a streaming DataFrame, for what only takes one: more operators, pipelines, other sinks.

@@ -15,6 +15,7 @@ import pyarrow as pa
 from inorder.errors import ResourceExhausted, StateDamaged
 from inorder.spark import lines as lines_of
 from inorder.spark.buckets import Bucket, Run
+from inorder.spark.counts import noted
 from inorder.spark.folders import Folder
 from inorder.spark.operations import Operation, Place
 
@@ -40,7 +41,8 @@ class BucketTask:
             bucket = Bucket(Folder(self.folder), number, self.batch, self.runs.get(number, []))
             runs = bucket.read(self.operation.step.lines(rows.schema))
             ran = self.operation.run(rows, runs, Place(number, self.buckets), self.now_us)
-            bucket.write(*runs.with_changes(ran.lines, self.now_us))
+            kept, run = runs.with_changes(ran.lines, self.now_us)
+            bucket.write(kept, noted(run, runs.newest, ran.counts))
             for table in ran.outcomes:
                 yield from table.to_batches(max_chunksize=ROWS_AT_ONCE)
 

@@ -1,0 +1,249 @@
+"""`inorder pipeline`: run a pipeline that is written in a file, or look at it first."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from inorder.cli.sessions import add_conf, pairs, session
+from inorder.cli.wording import counted
+from inorder.errors import InvalidArgument
+from inorder.spark.pipelines.definition import Pipeline, Trigger, read_pipeline
+from inorder.spark.pipelines.explaining import explanation, warnings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from inorder.spark.pipelines.running import Progress
+
+DONE = 0
+FAILED = 1
+INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
+
+_EPILOG = """\
+Exit code of run: 0 all done, or stopped by Ctrl-C (or a TERM) after a whole batch; 1 a batch failed; 2 the file is
+wrong or nothing could start; 130 stopped at once by a second Ctrl-C. Whatever ended it, the next run goes on from the
+checkpoint. Exit code of check and explain: 0 the file is right, 2 it is not.
+
+  inorder pipeline check pipeline.toml
+  inorder pipeline run pipeline.toml --available-now
+  inorder pipeline run pipeline.toml --master spark://host:7077 --conf spark.executor.memory=4g
+"""
+
+
+def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Let the program know this noun."""
+    noun = nouns.add_parser(
+        "pipeline",
+        help="run a pipeline that is written in a file",
+        description="Run a pipeline that is written in a file, or look at it first.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = noun.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    verb = _verb(verbs, "run", _run, "run it, or go on where the last run ended")
+    when = verb.add_mutually_exclusive_group()
+    when.add_argument("--available-now", action="store_true", help="end when all is done that is there now")
+    when.add_argument("--processing-time", metavar="TEXT", help="run until it is stopped, a batch every '10 seconds'")
+    verb.add_argument("--quiet", action="store_true", help="no progress")
+
+    _verb(verbs, "check", _check, "say what is wrong with it, its columns and its SQL; nothing runs")
+
+    verb = _verb(verbs, "explain", _explain, "say in plain words what it will do")
+    verb.add_argument(
+        "--plan", action="store_true", help="with Spark's plans, of the source and of what a batch goes through"
+    )
+
+
+def _verb(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: object, text: str
+) -> argparse.ArgumentParser:
+    verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    verb.add_argument("file", type=Path, metavar="FILE", help="the file, or the folder of a pipeline.toml")
+    place = verb.add_mutually_exclusive_group()
+    place.add_argument("--master", metavar="URL", help="of a cluster; local[*] by default")
+    place.add_argument("--remote", metavar="URL", help="a server of Spark Connect, sc://host, instead")
+    add_conf(verb)
+    verb.set_defaults(run=run)
+    return verb
+
+
+@contextmanager
+def _on_spark(given: argparse.Namespace, pipeline: Pipeline) -> Iterator[SparkSession]:
+    conf = {"spark.ui.showConsoleProgress": "false", **pipeline.spark, **pairs("--conf", given.conf)}
+    if given.master is not None:
+        conf["spark.master"] = given.master
+    with session("a pipeline", conf, given.remote) as spark:
+        yield spark
+
+
+# -- run -------------------------------------------------------------------------------------------
+
+
+def _run(given: argparse.Namespace) -> int:
+    pipeline = read_pipeline(given.file)
+    trigger = _trigger(given, pipeline)
+    _warn(warnings(pipeline, trigger))
+    with _on_spark(given, pipeline) as spark:
+        from inorder.spark.pipelines.building import build
+        from inorder.spark.pipelines.running import PipelineFailed, Run
+
+        run = Run(build(spark, pipeline, trigger), trigger)
+        lines = Lines(sys.stderr, quiet=given.quiet)
+        try:
+            with _signals(run.stop):
+                run.watch(lines)
+        except PipelineFailed as error:
+            lines.end()
+            print(f"inorder: {error}", file=sys.stderr)
+            return FAILED
+        lines.end()
+        print(lines.summary(stopped=run.stopping), file=sys.stderr)
+    return INTERRUPTED if run.at_once else DONE
+
+
+def _trigger(given: argparse.Namespace, pipeline: Pipeline) -> Trigger:
+    if given.available_now:
+        return Trigger(available_now=True)
+    if given.processing_time is None:
+        return pipeline.trigger
+    from inorder.spark.durations import seconds
+
+    seconds("--processing-time", given.processing_time)
+    return Trigger(processing_time=given.processing_time)
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and TERM end the run between two batches, and not Python in the middle of something."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        if not asked:
+            print("\nending after this batch; once more ends it at once", file=sys.stderr)
+        asked.append(number)
+        stop()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Lines:
+    """A line for each batch; on a terminal one that stays and changes."""
+
+    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+        self._stream = stream
+        self._quiet = quiet
+        self._live = stream.isatty()
+        self._batches = self._rows = 0
+        self._seconds = 0.0
+        self._last: Progress | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        self._batches += 1
+        self._rows += progress.rows
+        self._seconds += progress.seconds
+        self._last = progress
+        if self._quiet:
+            return
+        line = ", ".join(told(progress))
+        self._stream.write(f"\r\x1b[K{line}" if self._live else f"{line}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        if self._live and self._last is not None and not self._quiet:
+            self._stream.write("\n")
+
+    def summary(self, *, stopped: bool) -> str:
+        rate = f", {self._rows / self._seconds:,.0f} rows/s" if self._rows and self._seconds else ""
+        waiting = self._last.counts.waiting if self._last is not None and self._last.counts is not None else 0
+        rest = f"; {counted(waiting, 'row')} waiting for earlier ones" if waiting else ""
+        how = "stopped" if stopped else "all done"
+        return f"{how}: {counted(self._rows, 'row')} in {_batches(self._batches)}{rate}{rest}"
+
+
+def told(progress: Progress) -> Iterator[str]:
+    """What there is to say about a batch."""
+    from inorder.spark.pipelines.running import TOLD_FATES
+
+    yield f"batch {progress.batch}: {counted(progress.rows, 'row')} in {progress.seconds:.1f} s"
+    yield f"{progress.rows_per_second:,.0f} rows/s"
+    if progress.counts is not None:
+        yield f"{progress.counts.waiting:,} waiting"
+        for fate in TOLD_FATES:
+            if count := progress.counts.fates.get(fate):
+                yield counted(count, fate) if fate == "gap" else f"{count:,} {fate}"
+
+
+def _batches(count: int) -> str:
+    return f"{count:,} batch{'' if count == 1 else 'es'}"
+
+
+# -- check and explain -----------------------------------------------------------------------------
+
+
+def _check(given: argparse.Namespace) -> int:
+    pipeline = read_pipeline(given.file)
+    told = [*warnings(pipeline)]
+    if _spark_is_here():
+        with _on_spark(given, pipeline) as spark:
+            from inorder.spark.pipelines.building import build
+
+            built = build(spark, pipeline)
+            if built.loses_order:
+                told.append(_LOSES_ORDER)
+            print(f"{given.file}: right; rows go out with {', '.join(built.outcome.columns)}")
+    else:
+        print(f"{given.file}: right as far as it goes; columns and SQL were not looked at, as Spark is not here")
+    _warn(told)
+    return DONE
+
+
+_LOSES_ORDER = (
+    "[[transform]]: one of them moves rows between tasks (a join, GROUP BY, ORDER BY, DISTINCT or repartition), "
+    "so the rows of a key are no longer in order behind it"
+)
+
+
+def _explain(given: argparse.Namespace) -> int:
+    pipeline = read_pipeline(given.file)
+    pairs_told = [*explanation(pipeline)]
+    width = max(len(subject) for subject, _ in pairs_told)
+    for subject, sentence in pairs_told:
+        print(f"{subject:{width}}  {sentence}")
+    _warn(warnings(pipeline))
+    if given.plan:
+        if given.remote is not None:
+            raise InvalidArgument("--plan: not over Spark Connect, whose plans are on the server")
+        with _on_spark(given, pipeline) as spark:
+            from inorder.spark.pipelines.building import build, plans
+
+            print(f"\n{plans(build(spark, pipeline))}")
+    return DONE
+
+
+def _spark_is_here() -> bool:
+    with suppress(ImportError):
+        import pyspark  # noqa: F401
+
+        return True
+    return False
+
+
+def _warn(told: Any) -> None:
+    for warning in told:
+        print(f"inorder: note: {warning}", file=sys.stderr)

@@ -1,0 +1,75 @@
+"""The Spark session that a command runs on: quiet, and ended with the command; or the one that is there."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from inorder.errors import FailedPrecondition, InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUIET = {
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+}
+
+
+def add_conf(parser: argparse.ArgumentParser) -> None:
+    """What a user may say about the session."""
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark, such as its memory"
+    )
+
+
+def pairs(name: str, given: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE, more than once."""
+    for one in given:
+        if "=" not in one:
+            raise InvalidArgument(f"{name}: NAME=VALUE, not {one!r}")
+    return dict(one.split("=", 1) for one in given)
+
+
+@contextmanager
+def session(who: str, conf: Mapping[str, str], remote: str | None = None) -> Iterator[SparkSession]:
+    """A session for `who`, such as "the audit". With `remote` it is one of Spark Connect."""
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise FailedPrecondition(f"{who} runs on Spark, which is not here: pip install 'inorder[spark]'") from None
+    from inorder.spark.reasons import reason
+
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True  # what it logs, the error says
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes the first python3 on the path
+    if sys.stderr.isatty():
+        print("starting Spark, which takes some seconds", file=sys.stderr)
+    ours = SparkSession.getActiveSession() is None
+    try:
+        builder = SparkSession.builder if remote is None else SparkSession.builder.remote(remote)
+        quiet = {"spark.app.name": f"inorder: {who}", **_QUIET}
+        for name, value in {**(quiet if remote is None else {}), **conf}.items() if ours else ():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+    except (PySparkException, ImportError) as error:
+        if remote is not None:
+            raise FailedPrecondition(
+                f"--remote: no session at {remote}: {reason(error)}; it needs pip install 'pyspark[connect]'"
+            ) from None
+        raise FailedPrecondition(
+            f"Spark does not start; it needs Java 17 or newer, by JAVA_HOME: {reason(error)}"
+        ) from None
+    try:
+        yield spark
+    finally:
+        if ours:
+            spark.stop()

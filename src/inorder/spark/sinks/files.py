@@ -1,0 +1,33 @@
+"""Batches as folders of Parquet files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inorder.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFolder:
+    """Each batch in a folder `batch_id=…` below `path`, which a batch that comes again replaces.
+
+    The rows of a key are in order by `batch_id`, and within it in the order of the file they are in.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        given: object = self.path  # anything, whatever the annotation says
+        if not isinstance(given, str) or not given:
+            raise InvalidArgument(f"path: a folder, not {self.path!r}")
+
+    @property
+    def guarantee(self) -> str:
+        return f"exactly once: a batch that comes again replaces its folder {self.path}/batch_id=…"
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        rows.write.mode("overwrite").parquet(f"{self.path}/batch_id={batch_id}")
