@@ -1,0 +1,398 @@
+"""Pipelines that are files, run by the program as a user runs it: from disorder to a sink, each row once."""
+
+import inspect
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any, get_args, get_type_hints
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import inorder.spark
+from inorder.broker import MessageQueue
+from inorder.cli import main
+from inorder.message import Message
+from inorder.spark.pipelines import read_pipeline
+from inorder.spark.pipelines.building import build
+from inorder.spark.pipelines.definition import AGGREGATIONS, OPERATORS
+from inorder.spark.pipelines.running import Progress, Run
+from inorder.testing import ManualClock
+
+CAPSYS = pytest.CaptureFixture[str]
+
+pytestmark = pytest.mark.usefixtures("spark")  # which the command takes, as it is there
+
+HEAD = """
+name = "orders"
+checkpoint = "./checkpoint"
+"""
+TOPIC = """
+[source]
+format = "inorder"
+url = "./data"
+topic = "orders"
+options = { maxRowsPerTrigger = 40 }
+sql = '''
+SELECT ordering_key AS order_id, cast(attributes['n'] AS bigint) AS n, position, cast(data AS string) AS data
+FROM source'''
+"""
+FILES = """
+[source]
+format = "json"
+path = "./in"
+schema = "order_id STRING, n BIGINT, data STRING"
+options = { maxFilesPerTrigger = 1 }
+"""
+ORDER = """
+[order]
+operator = "resequence"
+key = "order_id"
+sequence = "n"
+buckets = 2
+"""
+PARQUET = """
+[sink]
+format = "parquet"
+path = "./table"
+"""
+AVAILABLE_NOW = """
+[trigger]
+available_now = true
+"""
+
+
+def transform(**one: str) -> str:
+    [(kind, text)] = one.items()
+    return f'[[transform]]\n{kind} = """{text}"""\n'
+
+
+RELEASED = transform(sql="SELECT * FROM rows WHERE _fate = 'released'")
+KEYS = [f"order-{number}" for number in range(4)]
+
+
+def events(seed: int = 1, numbers: int = 25) -> list[tuple[str, int]]:
+    """Of some keys, disordered, with repetitions."""
+    random = Random(seed)
+    found = [(key, number) for key in KEYS for number in range(1, numbers + 1)]
+    found += random.sample(found, len(found) // 10)
+    return sorted(found, key=lambda event: event[1] + random.uniform(0, 8))
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[MessageQueue]:
+    with closing(MessageQueue.open(tmp_path / "data", clock=ManualClock())) as broker:
+        broker.register_topic("orders", {"message_retention_duration": 3600})
+        yield broker
+
+
+def publish(queue: MessageQueue, some: list[tuple[str, int]]) -> None:
+    queue.publish("orders", [Message(f"{key} {n}".encode(), {"n": str(n)}, key) for key, n in some])
+
+
+def put(folder: Path, *batches: list[dict[str, Any]]) -> None:
+    """A file of JSON for each batch."""
+    (folder / "in").mkdir(exist_ok=True)
+    for batch in batches:
+        number = len(list((folder / "in").iterdir()))
+        file = folder / "in" / f"{number}.json"
+        file.write_text("".join(json.dumps(row) + "\n" for row in batch))
+        os.utime(file, (1_000_000_000 + number,) * 2)  # by which the source sorts them
+
+
+def pipeline(folder: Path, *parts: str) -> Path:
+    (folder / "pipeline.toml").write_text("\n".join(parts))
+    return folder / "pipeline.toml"
+
+
+def run(capsys: CAPSYS, verb: str, *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(["pipeline", verb, *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def written(folder: Path) -> list[dict[str, Any]]:
+    """The rows of all batches, in order."""
+    batches = sorted(folder.glob("batch_id=*"), key=lambda path: int(path.name.partition("=")[2]))
+    return [row for batch in batches for file in sorted(batch.glob("*.parquet")) for row in _rows(file)]
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return pq.ParquetFile(file).read().to_pylist()  # type: ignore[no-any-return]
+
+
+def by_key(rows: list[dict[str, Any]], value: str = "n") -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row["order_id"], []).append(row[value])
+    return found
+
+
+FUNCTIONS = '''
+import os
+from pyspark.sql import functions as F
+
+MARK = {mark!r}
+
+def shouted(text):
+    """Fails once, in a worker, in the middle of things."""
+    if text == "order-2 17" and not os.path.exists(MARK):
+        open(MARK, "w").close()
+        os.environ["FAIL"] = "1"
+    if text == "order-2 17" and os.path.getsize(MARK) < 4:
+        with open(MARK, "a") as file:
+            file.write("x")
+        raise RuntimeError("not now")
+    return text.upper()
+
+shout = F.udf(shouted, "string")
+
+def enrich(rows):
+    return rows.withColumn("data", shout("data"))
+'''
+
+
+def test_a_run_that_fails_is_told_in_a_line_and_the_next_one_goes_on_without_loss_or_duplicates(
+    queue: MessageQueue, tmp_path: Path, capsys: CAPSYS
+) -> None:
+    publish(queue, events())
+    # A task may fail three times here, so the fourth failure is that of the batch.
+    (tmp_path / "my_functions.py").write_text(FUNCTIONS.format(mark=str(tmp_path / "mark")))
+    enrich = transform(python="my_functions:enrich")
+    file = pipeline(tmp_path, HEAD, TOPIC, ORDER, RELEASED, enrich, PARQUET, AVAILABLE_NOW)
+    code, out, err = run(capsys, "run", file)
+    assert (code, out) == (1, ""), err
+    *told, last = err.splitlines()
+    assert last == f"inorder: batch {len(told)} failed: RuntimeError: not now"
+    assert 0 < len(told) < 3
+    code, _, err = run(capsys, "run", file)
+    assert code == 0, err
+    first, *_, summary = err.splitlines()
+    assert first.startswith(f"batch {len(told)}: 40 rows in ")
+    assert " waiting" in first
+    assert summary.startswith("all done: ")
+    assert by_key(written(tmp_path / "table")) == {key: [*range(1, 26)] for key in KEYS}
+    assert {row["data"] for row in written(tmp_path / "table")} == {
+        f"{key.upper()} {n}" for key in KEYS for n in range(1, 26)
+    }
+    code, _, err = run(capsys, "run", file)
+    assert (code, err) == (0, "all done: 0 rows in 0 batches\n")
+
+
+def test_a_topic_gets_each_row_once_and_each_key_in_order(queue: MessageQueue, tmp_path: Path, capsys: CAPSYS) -> None:
+    queue.register_topic("clean")
+    queue.register_subscription("s", "clean", {"enable_message_ordering": True})
+    sink = '[sink]\nformat = "inorder"\nurl = "file:./data"\ntopic = "clean"\n'
+    messages = transform(sql="SELECT order_id AS ordering_key, data FROM rows WHERE _fate = 'released'")
+    file = pipeline(tmp_path, HEAD, TOPIC, ORDER, messages, sink, AVAILABLE_NOW)
+    publish(queue, events()[:60])
+    assert run(capsys, "run", file)[0] == 0
+    found = received(queue)
+    # The driver dies after our commit and before it has noted its own: the batch is run again.
+    for name in ("1", ".1.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    publish(queue, events()[60:])
+    assert run(capsys, "run", file)[0] == 0
+    found += received(queue)
+    of_key: dict[str | None, list[bytes]] = {}
+    for message in found:
+        of_key.setdefault(message.ordering_key, []).append(message.data)
+    assert of_key == {key: [f"{key} {n}".encode() for n in range(1, 26)] for key in KEYS}
+
+
+def received(queue: MessageQueue) -> list[Message]:
+    queue.take_in()
+    found: list[Message] = []
+    while messages := queue.pull("s", 1_000):
+        found += messages
+        queue.ack(messages)
+    return found
+
+
+def watched(spark: SparkSession, file: Path, until: str) -> list[Progress]:
+    """What a run without end tells until rows have met a fate."""
+    run = Run(build(spark, read_pipeline(file)))
+    told: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        told.append(progress)
+        if progress.counts is not None and progress.counts.fates.get(until):
+            run.stop()
+
+    run.watch(tell)
+    return told
+
+
+SOON = 'gap_timeout = "50 milliseconds"\n'
+
+
+def test_a_gap_is_given_up_although_no_message_comes(spark: SparkSession, queue: MessageQueue, tmp_path: Path) -> None:
+    publish(queue, [("a", 1), ("a", 3)])
+    source = TOPIC.replace("maxRowsPerTrigger = 40", "tickSeconds = 0.1")
+    every = '[trigger]\nprocessing_time = "50 milliseconds"\n'
+    told = watched(spark, pipeline(tmp_path, HEAD, source, ORDER + SOON, PARQUET, every), until="gap")
+    rows = [(row["n"], row["_fate"]) for row in written(tmp_path / "table")]
+    assert rows == [(1, "released"), (2, "gap"), (3, "released")]
+    assert [progress.rows for progress in told if progress.rows] == [2]
+    assert told[-1].counts is not None
+    assert (told[-1].counts.fates, told[-1].counts.waiting) == ({"gap": 1, "released": 1}, 0)
+
+
+def test_a_source_that_knows_no_time_gets_a_clock_beside_it(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path, [{"order_id": "a", "n": 1}], [{"order_id": "a", "n": 4}])
+    file = pipeline(tmp_path, HEAD, FILES, ORDER, PARQUET, AVAILABLE_NOW)
+    Run(build(spark, read_pipeline(file))).watch(lambda progress: None)  # which ends by itself
+    assert by_key(written(tmp_path / "table")) == {"a": [1]}
+    pipeline(tmp_path, HEAD, FILES, ORDER + SOON, PARQUET, '[trigger]\nprocessing_time = "50 milliseconds"\n')
+    told = watched(spark, file, until="gap")  # with the checkpoint of a run that had no gap timeout
+    assert by_key(written(tmp_path / "table")) == {"a": [1, 2, 4]}
+    assert told[-1].rows == 0
+
+
+def test_an_aggregation_updates_its_rows(tmp_path: Path, capsys: CAPSYS) -> None:
+    put(
+        tmp_path,
+        [{"order_id": "a", "n": 2, "data": "second"}, {"order_id": "b", "n": 1, "data": "only"}],
+        [{"order_id": "a", "n": 1, "data": "first"}, {"order_id": "a", "n": 3, "data": None}],
+    )
+    latest = '[order]\noperator = "latest"\nkey = "order_id"\ntime = "n"\nvalue = "data"\nmax_drift = "none"\n'
+    kept = transform(sql="SELECT order_id, n, _deleted FROM rows")
+    file = pipeline(tmp_path, HEAD, FILES, latest, kept, PARQUET, AVAILABLE_NOW)
+    code, _, err = run(capsys, "run", file)
+    assert code == 0, err
+    first, second = (sorted(map(tuple, (row.values() for row in _batch(tmp_path, batch)))) for batch in (0, 1))
+    assert first == [("a", 2, False), ("b", 1, False)]
+    assert second == [("a", 3, True)]
+    assert "note: [sink] parquet keeps every change of a key" in err
+
+
+def _batch(folder: Path, batch: int) -> list[dict[str, Any]]:
+    return [row for file in (folder / "table" / f"batch_id={batch}").glob("*.parquet") for row in _rows(file)]
+
+
+def test_fields_are_merged(tmp_path: Path, capsys: CAPSYS) -> None:
+    facts = [{"order_id": "a", "n": 1, "data": "Placed"}, {"order_id": "a", "n": 2, "data": "Shipped"}]
+    put(tmp_path, facts)
+    merged = '[order]\noperator = "merge_fields"\nkey = "order_id"\nevent_type = "data"\ntime = "n"\n'
+    owns = 'owns = { Placed = ["placed"], Shipped = ["shipped"] }\n'
+    source = FILES + 'sql = "SELECT *, n * 10 AS placed, n * 100 AS shipped FROM source"\n'
+    assert run(capsys, "run", pipeline(tmp_path, HEAD, source, merged + owns, PARQUET, AVAILABLE_NOW))[0] == 0
+    assert written(tmp_path / "table") == [{"order_id": "a", "placed": 10, "shipped": 200}]
+
+
+def test_without_an_operator_rows_only_pass_and_the_console_shows_them(tmp_path: Path, capsys: CAPSYS) -> None:
+    put(tmp_path, [{"order_id": "a", "n": 2, "data": "x"}])
+    sink = '[sink]\nformat = "console"\nrows = 5\n'
+    upper = transform(sql="SELECT order_id, upper(data) AS data FROM rows")
+    code, out, err = run(capsys, "run", pipeline(tmp_path, HEAD, FILES, upper, sink), "--available-now")
+    assert code == 0
+    assert out.splitlines()[0] == "batch 0"
+    assert "|       a|   X|" in out.splitlines()
+    assert "waiting" not in err
+
+
+INTERRUPTING = """
+import os
+import signal
+
+calls = 0
+
+def interrupt(rows):
+    global calls
+    calls += 1
+    if calls == 2:  # the first is without rows, for the columns
+        os.kill(os.getpid(), signal.SIGINT)
+    return rows
+"""
+
+
+def test_ctrl_c_ends_a_run_after_its_batch(tmp_path: Path, capsys: CAPSYS) -> None:
+    put(tmp_path, [{"order_id": "a", "n": 1}], [{"order_id": "a", "n": 2}])
+    # The batch itself sends the signal: so nobody waits, and nothing depends on who is faster.
+    (tmp_path / "interrupting.py").write_text(INTERRUPTING)
+    every = '[trigger]\nprocessing_time = "1 hour"\n'
+    file = pipeline(tmp_path, HEAD, FILES, ORDER, transform(python="interrupting:interrupt"), PARQUET, every)
+    before = signal.getsignal(signal.SIGINT)
+    code, _, err = run(capsys, "run", file)
+    assert code == 0, err
+    assert "ending after this batch; once more ends it at once" in err
+    assert err.splitlines()[-1].startswith("stopped: ")
+    assert signal.getsignal(signal.SIGINT) is before
+    code, _, err = run(capsys, "run", file, "--available-now")
+    assert by_key(written(tmp_path / "table")) == {"a": [1, 2]}
+
+
+MESSAGES = '[sink]\nformat = "inorder"\nurl = "./data"\ntopic = "clean"\n'
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ([TOPIC.replace('"orders"', '"oders"'), ORDER, PARQUET], "[source] topic 'oders' does not exist"),
+        ([TOPIC.replace("maxRows", "maxRow"), ORDER, PARQUET], "[source] unknown option 'maxRowPerTrigger'"),
+        ([TOPIC.replace("position,", "place,"), ORDER, PARQUET], "[source] [UNRESOLVED_COLUMN"),
+        ([FILES.replace("BIGINT", "BIGINTEGER"), ORDER, PARQUET], "[source] "),
+        ([TOPIC, ORDER.replace('"n"', '"number"'), PARQUET], "[order] number: there is no column 'number', only"),
+        ([TOPIC, ORDER.replace('"n"', '"data"'), PARQUET], "[order] number: 'data' is string, and must be whole"),
+        ([TOPIC, ORDER, transform(sql="SELEKT 1"), PARQUET], "[[transform]] 1 [PARSE_SYNTAX_ERROR]"),
+        ([TOPIC, ORDER, RELEASED, transform(sql="SELECT x FROM rows"), PARQUET], "[[transform]] 2 [UNRESOLVED_COL"),
+        ([TOPIC, ORDER, transform(python="nowhere:f"), PARQUET], "[[transform]] 1 python: nowhere cannot be imported"),
+        ([TOPIC, ORDER, transform(python="mine:nothing"), PARQUET], "[[transform]] 1 python: mine ("),
+        ([TOPIC, ORDER, transform(python="mine:none"), PARQUET], "1 python: the function returns NoneType, and must"),
+        ([TOPIC, ORDER, transform(python="mine:wrong"), PARQUET], "[[transform]] 1 python: ZeroDivisionError"),
+        ([TOPIC, ORDER, RELEASED, MESSAGES], "[sink] column 'order_id' is no part of a message: select data, order"),
+    ],
+)
+def test_what_spark_would_not_do_is_told_before_anything_runs(
+    queue: MessageQueue, tmp_path: Path, capsys: CAPSYS, parts: list[str], complaint: str
+) -> None:
+    (tmp_path / "mine.py").write_text("def none(rows): ...\ndef wrong(rows): return 1 / 0\n")
+    (tmp_path / "in").mkdir()
+    code, out, err = run(capsys, "check", pipeline(tmp_path, HEAD, *parts))
+    assert (code, out) == (2, ""), err
+    assert complaint in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("inorder: [")
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_transform_that_moves_rows_is_noticed(queue: MessageQueue, tmp_path: Path, capsys: CAPSYS) -> None:
+    file = pipeline(tmp_path, HEAD, TOPIC, ORDER + SOON, RELEASED, PARQUET)
+    code, out, err = run(capsys, "check", file)
+    assert (code, err) == (0, "")
+    assert out == f"{file}: right; rows go out with order_id, n, position, data, _fate, _gap\n"
+    moving = transform(sql="SELECT n % 2 AS odd, count(*) AS count FROM rows GROUP BY 1")
+    code, _, err = run(capsys, "check", pipeline(tmp_path, HEAD, TOPIC, ORDER + SOON, moving, PARQUET))
+    assert code == 0
+    assert err.startswith("inorder: note: [[transform]]: one of them moves rows between tasks")
+    code, out, _ = run(capsys, "explain", file, "--plan")
+    assert code == 0
+    assert "MapInArrow" in out
+
+
+def test_a_state_that_does_not_fit_is_told_in_a_line(tmp_path: Path, capsys: CAPSYS) -> None:
+    put(tmp_path, [{"order_id": "a", "n": 1}])
+    file = pipeline(tmp_path, HEAD, FILES, ORDER, PARQUET, AVAILABLE_NOW)
+    assert run(capsys, "run", file)[0] == 0
+    pipeline(tmp_path, HEAD, FILES, ORDER.replace("buckets = 2", "buckets = 3"), PARQUET, AVAILABLE_NOW)
+    code, _, err = run(capsys, "run", file)
+    assert code == 2
+    assert "it has 2 buckets, not 3" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_file_knows_every_option_of_an_operator(operator: str) -> None:
+    function = getattr(inorder.spark, operator)
+    options = {name: one for name, one in inspect.signature(function).parameters.items() if name != "rows"}
+    assert set(OPERATORS[operator]) == set(options)
+    hints = get_type_hints(function)
+    for name, field in OPERATORS[operator].items():
+        assert field.required is (options[name].default is inspect.Parameter.empty), name
+        words = {word for one in (hints[name], *get_args(hints[name])) for word in get_args(one) if type(word) is str}
+        if operator in AGGREGATIONS and name == "invalid":
+            words -= {"quarantine"}  # an aggregation has no place for it
+        assert set(field.choices) == words, name
