@@ -311,6 +311,10 @@ class PipelineInvalid(InvalidArgument):
         self.problems = problems
 
 
+class PipelineFailed(FailedPrecondition):
+    """A batch of a pipeline could not be done. What was done before stays, and another run goes on from there."""
+
+
 class StateRefused(FailedPrecondition):
     """The stored state of a streaming query was made for something else than what is asked of it now."""
 

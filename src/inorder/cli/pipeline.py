@@ -6,21 +6,19 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
+from inorder.cli.batches import Lines
 from inorder.cli.sessions import add_conf, pairs, session
-from inorder.cli.wording import counted
-from inorder.errors import InvalidArgument
-from inorder.spark.pipelines.definition import Pipeline, Trigger, read_pipeline
+from inorder.errors import InvalidArgument, PipelineFailed
+from inorder.spark.pipelines.definition import TRIGGER, Pipeline, Trigger, read_pipeline
 from inorder.spark.pipelines.explaining import explanation, warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from inorder.spark.pipelines.running import Progress
 
 DONE = 0
 FAILED = 1
@@ -77,7 +75,13 @@ def _verb(
 
 @contextmanager
 def _on_spark(given: argparse.Namespace, pipeline: Pipeline) -> Iterator[SparkSession]:
-    conf = {"spark.ui.showConsoleProgress": "false", **pipeline.spark, **pairs("--conf", given.conf)}
+    # What Spark would log of a batch that fails are pages, and the reason is told in a line.
+    conf = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        **pipeline.spark,
+        **pairs("--conf", given.conf),
+    }
     if given.master is not None:
         conf["spark.master"] = given.master
     with session("a pipeline", conf, given.remote) as spark:
@@ -93,9 +97,12 @@ def _run(given: argparse.Namespace) -> int:
     _warn(warnings(pipeline, trigger))
     with _on_spark(given, pipeline) as spark:
         from inorder.spark.pipelines.building import build
-        from inorder.spark.pipelines.running import PipelineFailed, Run
+        from inorder.spark.pipelines.running import Run
 
-        run = Run(build(spark, pipeline, trigger), trigger)
+        built = build(spark, pipeline, trigger)
+        if built.loses_order:
+            _warn([_LOSES_ORDER])
+        run = Run(built, trigger)
         lines = Lines(sys.stderr, quiet=given.quiet)
         try:
             with _signals(run.stop):
@@ -114,9 +121,8 @@ def _trigger(given: argparse.Namespace, pipeline: Pipeline) -> Trigger:
         return Trigger(available_now=True)
     if given.processing_time is None:
         return pipeline.trigger
-    from inorder.spark.durations import seconds
-
-    seconds("--processing-time", given.processing_time)
+    if problem := TRIGGER["processing_time"].problem(given.processing_time):
+        raise InvalidArgument(f"--processing-time: {problem}")
     return Trigger(processing_time=given.processing_time)
 
 
@@ -140,57 +146,6 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class Lines:
-    """A line for each batch; on a terminal one that stays and changes."""
-
-    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
-        self._stream = stream
-        self._quiet = quiet
-        self._live = stream.isatty()
-        self._batches = self._rows = 0
-        self._seconds = 0.0
-        self._last: Progress | None = None
-
-    def __call__(self, progress: Progress) -> None:
-        self._batches += 1
-        self._rows += progress.rows
-        self._seconds += progress.seconds
-        self._last = progress
-        if self._quiet:
-            return
-        line = ", ".join(told(progress))
-        self._stream.write(f"\r\x1b[K{line}" if self._live else f"{line}\n")
-        self._stream.flush()
-
-    def end(self) -> None:
-        if self._live and self._last is not None and not self._quiet:
-            self._stream.write("\n")
-
-    def summary(self, *, stopped: bool) -> str:
-        rate = f", {self._rows / self._seconds:,.0f} rows/s" if self._rows and self._seconds else ""
-        waiting = self._last.counts.waiting if self._last is not None and self._last.counts is not None else 0
-        rest = f"; {counted(waiting, 'row')} waiting for earlier ones" if waiting else ""
-        how = "stopped" if stopped else "all done"
-        return f"{how}: {counted(self._rows, 'row')} in {_batches(self._batches)}{rate}{rest}"
-
-
-def told(progress: Progress) -> Iterator[str]:
-    """What there is to say about a batch."""
-    from inorder.spark.pipelines.running import TOLD_FATES
-
-    yield f"batch {progress.batch}: {counted(progress.rows, 'row')} in {progress.seconds:.1f} s"
-    yield f"{progress.rows_per_second:,.0f} rows/s"
-    if progress.counts is not None:
-        yield f"{progress.counts.waiting:,} waiting"
-        for fate in TOLD_FATES:
-            if count := progress.counts.fates.get(fate):
-                yield counted(count, fate) if fate == "gap" else f"{count:,} {fate}"
-
-
-def _batches(count: int) -> str:
-    return f"{count:,} batch{'' if count == 1 else 'es'}"
 
 
 # -- check and explain -----------------------------------------------------------------------------
@@ -244,6 +199,6 @@ def _spark_is_here() -> bool:
     return False
 
 
-def _warn(told: Any) -> None:
+def _warn(told: Iterable[str]) -> None:
     for warning in told:
         print(f"inorder: note: {warning}", file=sys.stderr)

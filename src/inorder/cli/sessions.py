@@ -49,7 +49,8 @@ def session(who: str, conf: Mapping[str, str], remote: str | None = None) -> Ite
         raise FailedPrecondition(f"{who} runs on Spark, which is not here: pip install 'inorder[spark]'") from None
     from inorder.spark.reasons import reason
 
-    logging.getLogger("DataFrameQueryContextLogger").disabled = True  # what it logs, the error says
+    for logger in ("DataFrameQueryContextLogger", "py4j.clientserver"):
+        logging.getLogger(logger).disabled = True  # what they log, the error says
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes the first python3 on the path
     if sys.stderr.isatty():
         print("starting Spark, which takes some seconds", file=sys.stderr)

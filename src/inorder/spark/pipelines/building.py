@@ -60,16 +60,17 @@ class Built:
         """Whether transforms undo what the operator did."""
         return self.moves_rows and isinstance(self.stream, OrderedStream)
 
-    def start(self, trigger: Trigger | None = None) -> StreamingQuery:
-        """Start the query, or go on with it, from its checkpoint."""
+    def start(self, trigger: Trigger | None = None, gate: Function | None = None) -> StreamingQuery:
+        """Start the query, or go on with it, from its checkpoint. `gate` sees each batch first, and may refuse it."""
         pipeline, stream = self.pipeline, self.stream
         when = (trigger or pipeline.trigger).for_spark
+        functions = self.functions if gate is None else (gate, *self.functions)
         if isinstance(stream, OrderedStream):
-            for function in self.functions:
+            for function in functions:
                 stream = stream.followed_by(function)
             written = stream.write(pipeline.sink)
             return written.start(pipeline.checkpoint, trigger=when, name=pipeline.name, state=pipeline.state)
-        sink, functions = pipeline.sink, self.functions
+        sink = pipeline.sink
 
         def write(rows: DataFrame, batch_id: int) -> None:
             for function in functions:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from inorder.errors import FailedPrecondition, InvalidArgument
-from inorder.patterns.step import DUPLICATE, GAP, LATE, QUARANTINED, STALE
+from inorder.errors import Aborted, InvalidArgument, PipelineFailed
 from inorder.spark.counts import Counts, last_counts
 from inorder.spark.folders import Folder
 from inorder.spark.pipelines.building import Built
@@ -20,7 +20,6 @@ from inorder.spark.reasons import reason
 from inorder.spark.streams import STATE_FOLDER, OrderedStream
 
 LOOK_SECONDS: Final = 0.2
-TOLD_FATES: Final = (GAP, LATE, DUPLICATE, STALE, QUARANTINED)  # what a reader wants to know of; the rest went well
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,21 @@ class Progress:
         return self.rows / self.seconds if self.seconds else 0.0
 
 
-class PipelineFailed(FailedPrecondition):
-    """A batch could not be done. What was done before it stays, and another run goes on there."""
+class Gate:
+    """Lets batches pass until it is closed: so a query ends between two of them.
+
+    Spark can only interrupt a query, and a batch that is interrupted in Python leaves pages of complaints.
+    """
+
+    REFUSED: ClassVar = "this pipeline is being stopped, so no batch begins"
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        if self.closed:
+            raise Aborted(self.REFUSED)
+        return rows
 
 
 class Run:
@@ -47,6 +59,7 @@ class Run:
     def __init__(self, built: Built, trigger: Trigger | None = None) -> None:
         self._built = built
         self._trigger = trigger
+        self._gate = Gate()
         self._stops = 0  # how often it was asked to
         self._told = -1  # the last batch
 
@@ -61,38 +74,37 @@ class Run:
     def stop(self) -> None:
         """End after the batch that runs; called again, at once."""
         self._stops += 1
+        self._gate.closed = True
 
     def watch(self, tell: Callable[[Progress], object]) -> None:
         """Run until the end: that of the rows, or `stop`."""
         query = self._started()
         try:
             self._until_the_end(query, tell)
-            stopped = query.isActive
-            if stopped:
+            if query.isActive:
                 query.stop()
-            self._tell(query, tell)
-            if not stopped and (error := query.exception()) is not None:
-                raise PipelineFailed(f"batch {self._told + 1} failed: {reason(error)}") from None
+                return
+            error = query.exception()
+            if error is not None and Gate.REFUSED not in str(error):
+                raise PipelineFailed(f"{self._last_batch()} failed: {reason(error)}") from None
         finally:
+            self._tell(query, tell)
             if query.isActive:
                 query.stop()
 
     def _started(self) -> StreamingQuery:
         try:
-            return self._built.start(self._trigger)
+            return self._built.start(self._trigger, self._gate)
         except PySparkException as error:
             raise InvalidArgument(f"the pipeline does not start: {reason(error)}") from error
 
     def _until_the_end(self, query: StreamingQuery, tell: Callable[[Progress], object]) -> None:
-        last: int | None = None  # when it was to stop
         while query.isActive:
             with suppress(StreamingQueryException):  # told at the end, with what came before
                 query.awaitTermination(LOOK_SECONDS)  # type: ignore[arg-type] # which takes parts of a second too
             self._tell(query, tell)
-            if self.stopping:
-                last = self._told if last is None else last
-                if self.at_once or self._told > last or not query.status["isTriggerActive"]:
-                    return
+            if self.at_once or (self.stopping and not query.status["isTriggerActive"]):
+                return
 
     def _tell(self, query: StreamingQuery, tell: Callable[[Progress], object]) -> None:
         new = [*_done(query.recentProgress, self._told)]
@@ -107,6 +119,11 @@ class Run:
             return None
         pipeline = self._built.pipeline
         return last_counts(Folder(pipeline.state or f"{pipeline.checkpoint.rstrip('/')}/{STATE_FOLDER}"))
+
+    def _last_batch(self) -> str:
+        """The one that was begun last, as Spark notes it before it begins."""
+        offsets = Folder(self._built.pipeline.checkpoint).sizes("offsets")
+        return f"batch {max((int(name) for name in offsets if name.isdecimal()), default=0)}"
 
 
 def _done(progress: list[Any], told: int) -> Iterator[tuple[int, int, float]]:
