@@ -61,6 +61,8 @@ key = "order_id"
 sequence = "n"
 buckets = 2
 """
+LATER = 'gap_timeout = "30 minutes"\n'
+SOON = 'gap_timeout = "50 milliseconds"\n'
 PARQUET = """
 [sink]
 format = "parquet"
@@ -138,55 +140,46 @@ def by_key(rows: list[dict[str, Any]], value: str = "n") -> dict[str, list[Any]]
     return found
 
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import os
 from pyspark.sql import functions as F
 
-MARK = {mark!r}
-
-def shouted(text):
-    """Fails once, in a worker, in the middle of things."""
-    if text == "order-2 17" and not os.path.exists(MARK):
-        open(MARK, "w").close()
-        os.environ["FAIL"] = "1"
-    if text == "order-2 17" and os.path.getsize(MARK) < 4:
-        with open(MARK, "a") as file:
-            file.write("x")
+@F.udf("string")
+def shout(text):
+    if text == "order-2 17" and not os.path.exists({mark!r}):
         raise RuntimeError("not now")
     return text.upper()
 
-shout = F.udf(shouted, "string")
-
 def enrich(rows):
     return rows.withColumn("data", shout("data"))
-'''
+"""
 
 
 def test_a_run_that_fails_is_told_in_a_line_and_the_next_one_goes_on_without_loss_or_duplicates(
-    queue: MessageQueue, tmp_path: Path, capsys: CAPSYS
+    tmp_path: Path, capsys: CAPSYS
 ) -> None:
-    publish(queue, events())
-    # A task may fail three times here, so the fourth failure is that of the batch.
-    (tmp_path / "my_functions.py").write_text(FUNCTIONS.format(mark=str(tmp_path / "mark")))
+    rows = [{"order_id": key, "n": n, "data": f"{key} {n}"} for key, n in events()]
+    put(tmp_path, rows[:40], rows[40:90], rows[90:])
+    mark = tmp_path / "mark"
+    (tmp_path / "my_functions.py").write_text(FUNCTIONS.format(mark=str(mark)))
     enrich = transform(python="my_functions:enrich")
-    file = pipeline(tmp_path, HEAD, TOPIC, ORDER, RELEASED, enrich, PARQUET, AVAILABLE_NOW)
+    file = pipeline(tmp_path, HEAD, FILES, ORDER + LATER, RELEASED, enrich, PARQUET, AVAILABLE_NOW)
     code, out, err = run(capsys, "run", file)
     assert (code, out) == (1, ""), err
-    _, *told, last = err.splitlines()  # the first is a note
-    assert last == f"inorder: batch {len(told)} failed: RuntimeError: not now"
-    assert 0 < len(told) < 3
-    code, _, err = run(capsys, "run", file)
-    assert code == 0, err
-    _, first, *_, summary = err.splitlines()
-    assert first.startswith(f"batch {len(told)}: 40 rows in ")
+    note, first, failure = err.splitlines()
+    assert note.startswith("inorder: note: [order] gap_timeout: with available_now")
+    assert first.startswith("batch 0: 40 rows in ")
+    assert " rows/s, " in first
     assert " waiting" in first
-    assert summary.startswith("all done: ")
+    assert failure == "inorder: batch 1 failed: RuntimeError: not now"
+    mark.touch()
+    code, _, err = run(capsys, "run", file, "--quiet")
+    assert code == 0, err
+    assert err.splitlines()[-1].startswith("all done: 70 rows in 2 batches, ")
     assert by_key(written(tmp_path / "table")) == {key: [*range(1, 26)] for key in KEYS}
     assert {row["data"] for row in written(tmp_path / "table")} == {
         f"{key.upper()} {n}" for key in KEYS for n in range(1, 26)
     }
-    code, _, err = run(capsys, "run", file)
-    assert (code, err.splitlines()[-1]) == (0, "all done: 0 rows in 0 batches")
 
 
 def test_a_topic_gets_each_row_once_and_each_key_in_order(queue: MessageQueue, tmp_path: Path, capsys: CAPSYS) -> None:
@@ -231,9 +224,6 @@ def watched(spark: SparkSession, file: Path, until: str) -> list[Progress]:
 
     run.watch(tell)
     return told
-
-
-SOON = 'gap_timeout = "50 milliseconds"\n'
 
 
 def test_a_gap_is_given_up_although_no_message_comes(spark: SparkSession, queue: MessageQueue, tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ def _audit(given: argparse.Namespace) -> int:
     options = pairs("--option", given.option)
     if given.topic is not None:
         options["topic"] = given.topic
-    conf = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **pairs("--conf", given.conf)}
-    with session("the audit", conf) as spark:
+    quiet = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
+    with session("the audit", pairs("--conf", given.conf), quiet=quiet) as spark:
         audited = _audited(spark, given, options)
     if given.html is not None:
         given.html.write_text(audited.as_html(), encoding="utf-8")

@@ -76,15 +76,11 @@ def _verb(
 @contextmanager
 def _on_spark(given: argparse.Namespace, pipeline: Pipeline) -> Iterator[SparkSession]:
     # What Spark would log of a batch that fails are pages, and the reason is told in a line.
-    conf = {
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        **pipeline.spark,
-        **pairs("--conf", given.conf),
-    }
+    quiet = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    conf = {**pipeline.spark, **pairs("--conf", given.conf)}
     if given.master is not None:
         conf["spark.master"] = given.master
-    with session("a pipeline", conf, given.remote) as spark:
+    with session("a pipeline", conf, quiet=quiet, remote=given.remote) as spark:
         yield spark
 
 

@@ -40,8 +40,13 @@ def pairs(name: str, given: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def session(who: str, conf: Mapping[str, str], remote: str | None = None) -> Iterator[SparkSession]:
-    """A session for `who`, such as "the audit". With `remote` it is one of Spark Connect."""
+def session(
+    who: str, conf: Mapping[str, str], *, quiet: Mapping[str, str], remote: str | None = None
+) -> Iterator[SparkSession]:
+    """A session for `who`, such as "the audit", with the settings that were asked for.
+
+    With `remote` it is one of Spark Connect, whose server has its own; here we start one, and keep it `quiet`.
+    """
     try:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
@@ -57,8 +62,8 @@ def session(who: str, conf: Mapping[str, str], remote: str | None = None) -> Ite
     ours = SparkSession.getActiveSession() is None
     try:
         builder = SparkSession.builder if remote is None else SparkSession.builder.remote(remote)
-        quiet = {"spark.app.name": f"inorder: {who}", **_QUIET}
-        for name, value in {**(quiet if remote is None else {}), **conf}.items() if ours else ():
+        our_own = {"spark.app.name": f"inorder: {who}", **_QUIET, **quiet} if remote is None else {}
+        for name, value in {**our_own, **conf}.items() if ours else ():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
     except (PySparkException, ImportError) as error:
