@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from inorder.spark.pipelines.definition import DEFAULT_INTERVAL, OPERATORS, SOURCE, TOP, TRANSFORM, TRIGGER
+from inorder.spark.pipelines.checking import OPERATORS, SOURCE, TOP, TRANSFORM, TRIGGER
+from inorder.spark.pipelines.definition import DEFAULT_INTERVAL
 from inorder.spark.sinks import SINKS, sink_class
 
 ROOT = Path(__file__).parents[2]

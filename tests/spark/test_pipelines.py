@@ -23,7 +23,7 @@ from inorder.message import Message
 from inorder.spark.counts import Counts
 from inorder.spark.pipelines import read_pipeline
 from inorder.spark.pipelines.building import build
-from inorder.spark.pipelines.definition import AGGREGATIONS, OPERATORS
+from inorder.spark.pipelines.checking import AGGREGATIONS, OPERATORS
 from inorder.spark.pipelines.running import Progress, Run
 from inorder.testing import ManualClock
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from inorder.cli.batches import Lines
 from inorder.cli.sessions import add_conf, pairs, session
 from inorder.errors import InvalidArgument, PipelineFailed
-from inorder.spark.pipelines.definition import TRIGGER, Pipeline, Trigger, read_pipeline
+from inorder.spark.pipelines.checking import TRIGGER
+from inorder.spark.pipelines.definition import Pipeline, Trigger, read_pipeline
 from inorder.spark.pipelines.explaining import explanation, warnings
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from inorder.errors import NotFound, PipelineInvalid
 from inorder.spark.pipelines import Pipeline, read_pipeline
-from inorder.spark.pipelines.definition import OPERATORS, SOURCE, TOP, TRANSFORM, TRIGGER, Order, Transform, Trigger
+from inorder.spark.pipelines.checking import OPERATORS, SOURCE, TOP, TRANSFORM, TRIGGER
+from inorder.spark.pipelines.definition import Order, Transform, Trigger
 from inorder.spark.pipelines.explaining import explanation, tick_seconds, warnings
 from inorder.spark.sinks.files import ParquetFolder
 from inorder.spark.sinks.topic import InorderTopic

@@ -20,14 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import inorder.spark
 from inorder.errors import InorderError, InvalidArgument
 from inorder.spark.outcomes import with_outcome
-from inorder.spark.pipelines.definition import (
-    AGGREGATIONS,
-    WITH_TIMEOUT,
-    Pipeline,
-    Source,
-    Transform,
-    Trigger,
-)
+from inorder.spark.pipelines.checking import AGGREGATIONS, WITH_TIMEOUT
+from inorder.spark.pipelines.definition import Pipeline, Source, Transform, Trigger
 from inorder.spark.pipelines.explaining import tick_seconds
 from inorder.spark.pipelines.fields import NONE
 from inorder.spark.reasons import reason

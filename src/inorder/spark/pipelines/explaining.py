@@ -8,15 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from inorder.options import DEFAULT_PARKED
-from inorder.spark.pipelines.definition import (
-    AGGREGATIONS,
-    DEFAULT_INTERVAL,
-    WITH_TIMEOUT,
-    Order,
-    Pipeline,
-    Transform,
-    Trigger,
-)
+from inorder.spark.pipelines.checking import AGGREGATIONS, WITH_TIMEOUT
+from inorder.spark.pipelines.definition import DEFAULT_INTERVAL, Order, Pipeline, Transform, Trigger
 
 TICKS_PER_TIMEOUT: Final = 10  # so a gap is given up at most a tenth of its timeout too late
 MIN_TICK_SECONDS: Final = 1.0  # a batch costs some tenths of a second

@@ -79,7 +79,7 @@ def duration(*, or_none: bool = False) -> Field:
 
 def scalars(what: str) -> Field:
     """A table of texts, numbers and flags: what Spark takes as options."""
-    return Field(what, lambda value: isinstance(value, dict) and all(map(is_scalar, value.values())))
+    return Field(what, lambda value: isinstance(value, dict) and all(map(is_scalar, flat(value).values())))
 
 
 def owners() -> Field:
@@ -109,6 +109,17 @@ def _is_list_of_text(value: object) -> bool:
 def as_option(value: Any) -> str:
     """A scalar as Spark reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def flat(given: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Names with dots: TOML reads those that are not quoted as tables in tables."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = value
+    return found
 
 
 def problems(place: str, given: Mapping[str, Any], known: Fields) -> Iterator[str]:
