@@ -220,7 +220,7 @@ def watched(spark: SparkSession, file: Path, until: str) -> list[Progress]:
     def tell(progress: Progress) -> None:
         told.append(progress)
         if progress.counts is not None and progress.counts.fates.get(until):
-            run.stop()
+            run.stop.ask()
 
     run.watch(tell)
     return told

@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from inorder.errors import InvalidArgument, PipelineFailed
 from inorder.spark.pipelines.checking import TRIGGER
 from inorder.spark.pipelines.definition import Pipeline, Trigger, read_pipeline
 from inorder.spark.pipelines.explaining import explanation, warnings
+from inorder.spark.pipelines.stopping import Stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,25 +93,24 @@ def _run(given: argparse.Namespace) -> int:
     pipeline = read_pipeline(given.file)
     trigger = _trigger(given, pipeline)
     _warn(warnings(pipeline, trigger))
-    with _on_spark(given, pipeline) as spark:
+    stop = Stop()
+    with _on_spark(given, pipeline) as spark, _signals(stop):
         from inorder.spark.pipelines.building import build
         from inorder.spark.pipelines.running import Run
 
         built = build(spark, pipeline, trigger)
         if built.loses_order:
             _warn([_LOSES_ORDER])
-        run = Run(built, trigger)
         lines = Lines(sys.stderr, quiet=given.quiet)
         try:
-            with _signals(run.stop):
-                run.watch(lines)
+            Run(built, trigger, stop).watch(lines)
         except PipelineFailed as error:
             lines.end()
             print(f"inorder: {error}", file=sys.stderr)
             return FAILED
         lines.end()
-        print(lines.summary(stopped=run.stopping), file=sys.stderr)
-    return INTERRUPTED if run.at_once else DONE
+        print(lines.summary(stopped=stop.wanted), file=sys.stderr)
+    return INTERRUPTED if stop.at_once else DONE
 
 
 def _trigger(given: argparse.Namespace, pipeline: Pipeline) -> Trigger:
@@ -124,18 +124,19 @@ def _trigger(given: argparse.Namespace, pipeline: Pipeline) -> Trigger:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
+def _signals(stop: Stop) -> Iterator[None]:
     """Ctrl-C and TERM end the run between two batches, and not Python in the middle of something."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked: list[int] = []
 
     def ask(number: int, frame: Any) -> None:
-        if not asked:
-            print("\nending after this batch; once more ends it at once", file=sys.stderr)
-        asked.append(number)
-        stop()
+        stop.ask()
+        if stop.asked > 2:  # nothing listens, perhaps because a cluster does not answer
+            raise KeyboardInterrupt
+        if not stop.at_once:
+            with suppress(RuntimeError):  # the signal may have come in the middle of a line
+                print("\nending after this batch; once more ends it at once", file=sys.stderr)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -16,6 +16,7 @@ from inorder.spark.counts import Counts, last_counts
 from inorder.spark.folders import Folder
 from inorder.spark.pipelines.building import Built
 from inorder.spark.pipelines.definition import Trigger
+from inorder.spark.pipelines.stopping import Stop
 from inorder.spark.reasons import reason
 from inorder.spark.streams import STATE_FOLDER, OrderedStream
 
@@ -36,48 +37,36 @@ class Progress:
         return self.rows / self.seconds if self.seconds else 0.0
 
 
+@dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets batches pass until it is closed: so a query ends between two of them.
+    """Lets batches pass until the run is to stop: so a query ends between two of them.
 
     Spark can only interrupt a query, and a batch that is interrupted in Python leaves pages of complaints.
     """
 
+    stop: Stop
+
     REFUSED: ClassVar = "this pipeline is being stopped, so no batch begins"
 
-    def __init__(self) -> None:
-        self.closed = False
-
     def __call__(self, rows: DataFrame) -> DataFrame:
-        if self.closed:
+        if self.stop.wanted:
             raise Aborted(self.REFUSED)
         return rows
 
 
 class Run:
-    """A run of a pipeline. `stop` may be called by any thread, and by a signal."""
+    """A run of a pipeline, until its rows end or somebody asks it to stop."""
 
-    def __init__(self, built: Built, trigger: Trigger | None = None) -> None:
+    def __init__(self, built: Built, trigger: Trigger | None = None, stop: Stop | None = None) -> None:
+        self.stop = stop or Stop()
         self._built = built
         self._trigger = trigger
-        self._gate = Gate()
-        self._stops = 0  # how often it was asked to
         self._told = -1  # the last batch
 
-    @property
-    def stopping(self) -> bool:
-        return self._stops > 0
-
-    @property
-    def at_once(self) -> bool:
-        return self._stops > 1
-
-    def stop(self) -> None:
-        """End after the batch that runs; called again, at once."""
-        self._stops += 1
-        self._gate.closed = True
-
     def watch(self, tell: Callable[[Progress], object]) -> None:
-        """Run until the end: that of the rows, or `stop`."""
+        """Run until the end, and tell of each batch that is done."""
+        if self.stop.wanted:
+            return
         query = self._started()
         try:
             self._until_the_end(query, tell)
@@ -94,7 +83,7 @@ class Run:
 
     def _started(self) -> StreamingQuery:
         try:
-            return self._built.start(self._trigger, self._gate)
+            return self._built.start(self._trigger, Gate(self.stop))
         except PySparkException as error:
             raise InvalidArgument(f"the pipeline does not start: {reason(error)}") from error
 
@@ -103,7 +92,7 @@ class Run:
             with suppress(StreamingQueryException):  # told at the end, with what came before
                 query.awaitTermination(LOOK_SECONDS)  # type: ignore[arg-type] # which takes parts of a second too
             self._tell(query, tell)
-            if self.at_once or (self.stopping and not query.status["isTriggerActive"]):
+            if self.stop.at_once or (self.stop.wanted and not query.status["isTriggerActive"]):
                 return
 
     def _tell(self, query: StreamingQuery, tell: Callable[[Progress], object]) -> None:
