@@ -179,13 +179,14 @@ class BucketState:
         return {run[0] for runs in self.folder.read_json(_version(version))["runs"].values() for run in runs}
 
 
-def newest_runs(folder: Folder) -> tuple[int, list[str]] | None:
-    """The newest version, and what its batch wrote of each bucket; None: there is none yet."""
-    versions = sorted(folder.sizes("versions"))
-    if not versions:
-        return None
-    runs = folder.read_json(f"versions/{versions[-1]}")["runs"]
-    return int(versions[-1].partition(".")[0]), [of_bucket[-1][0] for of_bucket in runs.values()]
+def newest_runs(folder: Folder, after: int) -> dict[int, list[str]]:
+    """What the batches after this one wrote of each bucket, of those whose version is kept."""
+    kept = {int(name.partition(".")[0]) for name in folder.sizes("versions")}
+    return {
+        batch: [runs[-1][0] for runs in folder.read_json(_version(batch))["runs"].values()]
+        for batch in sorted(kept)
+        if batch > after
+    }
 
 
 @dataclass(frozen=True, slots=True)

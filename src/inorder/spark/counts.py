@@ -50,15 +50,15 @@ def noted(run: pa.Table, before: pa.Table | None, change: Counts) -> pa.Table:
     return run.replace_schema_metadata({_FIGURES: json.dumps(figures, sort_keys=True).encode()})
 
 
-def last_counts(folder: Folder) -> tuple[int, Counts] | None:
-    """The last batch that is in the state, and its figures over all buckets; None: there is none, or it is gone."""
+def last_counts(folder: Folder, after: int = -1) -> dict[int, Counts]:
+    """The figures of the batches after this one, over all buckets, as far as the state still has them."""
     try:
-        if (found := newest_runs(folder)) is None:
-            return None
-        batch, names = found
-        return batch, sum((_read(folder.read_schema(name)) for name in names), NOTHING)
+        return {
+            batch: sum((_read(folder.read_schema(name)) for name in names), NOTHING)
+            for batch, names in newest_runs(folder, after).items()
+        }
     except StateDamaged:  # the query has gone on meanwhile, and its state with it
-        return None
+        return {}
 
 
 def _read(schema: pa.Schema) -> Counts:

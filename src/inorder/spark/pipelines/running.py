@@ -97,17 +97,17 @@ class Run:
 
     def _tell(self, query: StreamingQuery, tell: Callable[[Progress], object]) -> None:
         new = [*_done(query.recentProgress, self._told)]
-        counts = self._last_counts() if new else None
+        counts = self._last_counts() if new else {}
         for batch, rows, seconds in new:
-            of_it = counts[1] if counts is not None and counts[0] == batch else None
-            tell(Progress(batch, rows, seconds, of_it))
+            tell(Progress(batch, rows, seconds, counts.get(batch)))
             self._told = batch
 
-    def _last_counts(self) -> tuple[int, Counts] | None:
+    def _last_counts(self) -> dict[int, Counts]:
         if not isinstance(self._built.stream, OrderedStream):
-            return None
+            return {}
         pipeline = self._built.pipeline
-        return last_counts(Folder(pipeline.state or f"{pipeline.checkpoint.rstrip('/')}/{STATE_FOLDER}"))
+        folder = Folder(pipeline.state or f"{pipeline.checkpoint.rstrip('/')}/{STATE_FOLDER}")
+        return last_counts(folder, after=self._told)
 
     def _last_batch(self) -> str:
         """The one that was begun last, as Spark notes it before it begins."""
