@@ -119,4 +119,6 @@ def _done(progress: list[Any], told: int) -> Iterator[tuple[int, int, float]]:
     for one in progress:
         # While nothing happens Spark tells so, under the number of a batch that is still to come.
         if one["batchId"] > told and "addBatch" in one["durationMs"]:
-            yield one["batchId"], one["numInputRows"], one["durationMs"]["triggerExecution"] / 1000
+            # Their sum is there too, but not over Spark Connect.
+            rows = sum(source["numInputRows"] for source in one["sources"])
+            yield one["batchId"], rows, one["durationMs"]["triggerExecution"] / 1000
