@@ -27,6 +27,8 @@ from inorder.spark.pipelines.checking import AGGREGATIONS, OPERATORS
 from inorder.spark.pipelines.running import Progress, Run
 from inorder.testing import ManualClock
 
+from .. import postgres
+
 CAPSYS = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.usefixtures("spark")  # which the command takes, as it is there
@@ -180,6 +182,25 @@ def test_a_run_that_fails_is_told_in_a_line_and_the_next_one_goes_on_without_los
     assert {row["data"] for row in written(tmp_path / "table")} == {
         f"{key.upper()} {n}" for key in KEYS for n in range(1, 26)
     }
+
+
+def test_a_table_of_postgresql_has_the_newest_row_of_each_key_and_its_history(
+    postgres_url: str, tmp_path: Path, capsys: CAPSYS
+) -> None:
+    import psycopg
+
+    rows = [{"order_id": key, "n": n, "data": f"{key} {n}"} for key, n in events()]
+    put(tmp_path, rows[:60], rows[60:])
+    with postgres.schema(postgres_url) as url:
+        sink = f'[sink]\nformat = "jdbc"\nurl = "{url}"\ntable = "newest"\nkey = "order_id"\nnewest_by = ["n"]\n'
+        file = pipeline(tmp_path, HEAD, FILES, ORDER, sink, 'history = "all_of_them"', AVAILABLE_NOW)
+        code, _, err = run(capsys, "run", file)
+        assert code == 0, err
+        with psycopg.connect(url.replace("+psycopg", "")) as connection:
+            newest = connection.execute("SELECT order_id, n FROM newest ORDER BY 1").fetchall()
+            history = connection.execute("SELECT order_id, n FROM all_of_them ORDER BY 1, 2").fetchall()
+    assert newest == [(key, 25) for key in KEYS]
+    assert history == [(key, n) for key in KEYS for n in range(1, 26)]
 
 
 def test_a_topic_gets_each_row_once_and_each_key_in_order(queue: MessageQueue, tmp_path: Path, capsys: CAPSYS) -> None:

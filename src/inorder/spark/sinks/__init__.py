@@ -19,6 +19,9 @@ SINKS: Final = {
     "parquet": ("files", "ParquetFolder"),
     "inorder": ("topic", "InorderTopic"),
     "console": ("console", "Console"),
+    "jdbc": ("jdbc", "JdbcTable"),
+    "delta": ("lakes", "DeltaTable"),
+    "iceberg": ("lakes", "IcebergTable"),
 }
 
 
