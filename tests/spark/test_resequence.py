@@ -374,21 +374,37 @@ def test_the_state_of_another_query_is_refused(stream: Stream, tmp_path: Path) -
         query.awaitTermination()
 
 
-def test_a_version_that_is_missing_stops_the_query(stream: Stream) -> None:
-    stream.put(("a", 1, 0))
-    stream.run(ordered(stream))
-    (stream.state / "versions/00000000.json").unlink()
-    stream.put(("a", 2, 1))
-    assert "batch 1 needs version 0" in stream.failure(ordered(stream))
+DAMAGE = {
+    "a flipped byte": (
+        "runs/00000000/*.arrow",
+        lambda data: data[:300] + bytes([data[300] ^ 4]) + data[301:],
+        "checksum",
+    ),
+    "a missing file": ("runs/00000000/*.arrow", None, "is missing"),
+    "a missing version": ("versions/00000000.json", None, "batch 1 needs version 0"),
+}
 
 
-def test_a_file_of_the_state_that_is_damaged_stops_the_query(stream: Stream) -> None:
-    stream.put(("a", 1, 0))
+@pytest.mark.parametrize(("files", "change", "reason"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_damage_to_the_state_stops_the_query_and_restored_it_goes_on(
+    stream: Stream, files: str, change: Any, reason: str
+) -> None:
+    stream.put(("a", 1, 0), ("a", 3, 1), ("b", 1, 2))
     stream.run(ordered(stream))
-    for run in stream.state.glob("runs/*/*.arrow"):
-        run.write_bytes(b"?" * run.stat().st_size)
-    stream.put(("a", 2, 1))
-    assert "cannot be read" in stream.failure(ordered(stream))
+    stream.put(("a", 2, 3))
+    copy = {path: path.read_bytes() for path in stream.state.glob(files)}
+    for path, data in copy.items():
+        if change is None:
+            path.unlink()
+        else:
+            path.write_bytes(change(data))
+    told = stream.failure(ordered(stream))
+    assert reason in told
+    assert str(stream.state) in told
+    for path, data in copy.items():
+        path.write_bytes(data)
+    stream.run(ordered(stream))
+    assert stream.told_in(1) == [("released", ("a", 2, 3)), ("released", ("a", 3, 1))]
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

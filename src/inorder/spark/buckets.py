@@ -112,7 +112,7 @@ class BucketState:
         elif versions := self._versions():
             raise StateDamaged(self.folder.uri, f"manifest.json is missing, and version {versions[-1]} is there")
         known = {name: getattr(self.manifest, name) for name in Manifest.__dataclass_fields__}
-        self.folder.write_json("manifest.json", {"format": FORMAT, **known})
+        self.folder.write_record("manifest.json", {"format": FORMAT, **known})
 
     def begin(self, batch: int, now_us: int, options: dict[str, Any]) -> Pinned:
         """What the batch runs with, or has run with; the clock never goes back."""
@@ -131,17 +131,17 @@ class BucketState:
                     self.folder.uri,
                     f"batch {batch} needs version {batch - 1}, and {there}; restore it, or {_ANEW}, from the beginning",
                 )
-            before = self.folder.read_json(_version(batch - 1))
+            before = self.folder.read_record(_version(batch - 1))
         pin = f"batches/{batch:08}.json"
         if not self.folder.exists(pin):
-            self.folder.write_json(pin, {"now_us": max(now_us, before["now_us"])})
+            self.folder.write_record(pin, {"now_us": max(now_us, before["now_us"])})
         if batch in versions:
-            options = self.folder.read_json(_version(batch))["options"]
+            options = self.folder.read_record(_version(batch))["options"]
         else:
             for name in self.folder.sizes(_runs(batch)):  # of an attempt that failed, perhaps with other options
                 self.folder.delete(f"{_runs(batch)}/{name}")
         runs = {int(bucket): [Run(*run) for run in runs] for bucket, runs in before["runs"].items()}
-        return Pinned(batch, self.folder.read_json(pin)["now_us"], options, runs)
+        return Pinned(batch, self.folder.read_record(pin)["now_us"], options, runs)
 
     def missing(self, batch: int) -> list[int]:
         """The buckets that have not written what the batch changed."""
@@ -156,7 +156,7 @@ class BucketState:
             bucket, kept = _parsed(name)
             runs[bucket] = [*pinned.runs.get(bucket, ())[:kept], Run(f"{_runs(pinned.batch)}/{name}", size)]
         version = {"now_us": pinned.now_us, "options": pinned.options, "runs": runs}
-        self.folder.write_json(_version(pinned.batch), version)
+        self.folder.write_record(_version(pinned.batch), version)
         self._clean_up(pinned.batch)
 
     def _versions(self) -> list[int]:
@@ -176,7 +176,7 @@ class BucketState:
                 self.folder.delete(_version(version))
 
     def _run_names(self, version: int) -> set[str]:
-        return {run[0] for runs in self.folder.read_json(_version(version))["runs"].values() for run in runs}
+        return {run[0] for runs in self.folder.read_record(_version(version))["runs"].values() for run in runs}
 
 
 def newest_runs(folder: Folder, after: int) -> dict[int, list[str]]:
@@ -235,7 +235,7 @@ def _parsed(name: str) -> tuple[int, int]:
 
 
 def _manifest(folder: Folder) -> Manifest:
-    found = folder.read_json("manifest.json")
+    found = folder.read_record("manifest.json")
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         raise StateRefused(folder.uri, f"its manifest is of another format than {FORMAT}")
     try:

@@ -1,11 +1,18 @@
-"""A folder of small files and Arrow tables, on any file system that pyarrow reaches. A file is there whole or not."""
+"""A folder of records and Arrow tables, on any file system that pyarrow reaches. A file is there whole or not.
+
+Each file ends with a checksum of what is before it, so a byte that has changed since is found and never used. On a
+local disk a file is on the disk itself, and so is its name, before anybody is told that it was written.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
@@ -15,6 +22,11 @@ from inorder.errors import StateDamaged
 
 _AS_ARROW_SAYS = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls otherwise
 _UNFINISHED = "~"  # in the name of a file
+_CHECKSUM_BYTES: Final = 9  # a line of its own: eight hexadecimal digits
+
+_MAX_SOUND: Final = 1_000
+
+_sound: dict[str, tuple[int, ...]] = {}  # local tables that this process has checked, as they were then
 
 
 class Folder:
@@ -36,22 +48,24 @@ class Folder:
         return {info.base_name: info.size for info in self._list(name) if _UNFINISHED not in info.base_name}
 
     def read_json(self, name: str) -> Any:
-        try:
-            with self._files.open_input_stream(self._path(name)) as file:
-                return json.loads(file.read())
-        except (OSError, ValueError) as error:
-            raise StateDamaged(self.uri, f"{name} cannot be read: {error}") from error
+        """A file of somebody else."""
+        return self._parsed(name, self._content(name))
 
-    def write_json(self, name: str, value: Any) -> None:
-        data = json.dumps(value, indent=1, ensure_ascii=False).encode()
-        self._write(name, lambda file: file.write(data))
+    def read_record(self, name: str) -> Any:
+        """What `write_record` wrote."""
+        return self._parsed(name, self._checked(name, self._content(name)))
+
+    def write_record(self, name: str, value: Any) -> None:
+        self._write(name, json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")
 
     def read_table(self, name: str) -> pa.Table:
-        """A table; on a local disk only what is touched of it is read."""
-        path = self._path(name)
+        """A table, or an error if it is not as it was written.
+
+        From a local disk a process reads all of a file once, to check it, and then only what is touched.
+        """
         try:
-            file = pa.memory_map(path) if self._is_local else self._files.open_input_file(path)
-            return ipc.open_file(file).read_all()
+            content = self._mapped(name) if self._is_local else self._checked(name, self._content(name))
+            return ipc.open_file(pa.BufferReader(content)).read_all()
         except (OSError, pa.ArrowException) as error:
             raise StateDamaged(self.uri, f"{name} cannot be read: {error}") from error
 
@@ -64,11 +78,10 @@ class Folder:
             raise StateDamaged(self.uri, f"{name} cannot be read: {error}") from error
 
     def write_table(self, name: str, table: pa.Table) -> None:
-        def write(file: Any) -> None:
-            with ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table.combine_chunks())  # in one piece, so that it is found by index
-
-        self._write(name, write)
+        content = pa.BufferOutputStream()
+        with ipc.new_file(content, table.schema) as writer:
+            writer.write_table(table.combine_chunks())  # in one piece, so that it is found by index
+        self._write(name, content.getvalue())
 
     def delete(self, name: str) -> None:
         """Delete a file, or do nothing if there is none."""
@@ -84,6 +97,12 @@ class Folder:
         if self._is_local and all(_UNFINISHED in info.base_name for info in found):
             self._files.delete_dir(self._path(name))
 
+    def sync(self, *names: str) -> None:
+        """Have files of others on the disk itself, of those that are there; elsewhere than on a local disk they are."""
+        found = [path for name in names if self._is_local for path in Path(self._root).glob(name)]
+        for path in {*found, *(path.parent for path in found)}:
+            _sync(str(path))
+
     def _list(self, name: str) -> list[FileInfo]:
         found = self._files.get_file_info(FileSelector(self._path(name), allow_not_found=True))
         return [info for info in found if info.type == FileType.File]
@@ -91,15 +110,75 @@ class Folder:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def _write(self, name: str, write: Any) -> None:
+    def _mapped(self, name: str) -> pa.Buffer:
         path = self._path(name)
-        self._files.create_dir(path.rpartition("/")[0], recursive=True)
-        # A local file gets its name when it is whole. Elsewhere a file appears when it is closed.
-        written = f"{path}{_UNFINISHED}{uuid4().hex}" if self._is_local else path
-        with self._files.open_output_stream(written) as file:
-            write(file)
-        if self._is_local:
-            self._files.move(written, path)
+        with pa.memory_map(path) as file:
+            content = file.read_buffer()
+        status = os.stat(path)
+        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if _sound.get(path) == seen:
+            return content[:-_CHECKSUM_BYTES]
+        content = self._checked(name, content)
+        if len(_sound) >= _MAX_SOUND:  # most of them are long gone
+            _sound.clear()
+        _sound[path] = seen
+        return content
+
+    def _content(self, name: str) -> pa.Buffer:
+        try:
+            with self._files.open_input_file(self._path(name)) as file:
+                return file.read_buffer()
+        except OSError as error:
+            raise StateDamaged(self.uri, f"{name} cannot be read: {error}") from error
+
+    def _checked(self, name: str, content: pa.Buffer) -> pa.Buffer:
+        """The same without its checksum, which must be right."""
+        end = max(0, content.size - _CHECKSUM_BYTES)
+        if content[end:].to_pybytes() != _checksum(content[:end]):
+            raise StateDamaged(
+                self.uri,
+                f"{name} is not as it was written: its checksum is another one; restore it from a copy, or start with "
+                "a new checkpoint, from the beginning",
+            )
+        return content[:end]
+
+    def _parsed(self, name: str, content: pa.Buffer) -> Any:
+        try:
+            return json.loads(content.to_pybytes())
+        except ValueError as error:
+            raise StateDamaged(self.uri, f"{name} cannot be read: {error}") from error
+
+    def _write(self, name: str, content: Any) -> None:
+        path = self._path(name)
+        folder = path.rpartition("/")[0]
+        self._files.create_dir(folder, recursive=True)
+        if not self._is_local:  # there a file appears when it is closed
+            with self._files.open_output_stream(path) as stream:
+                stream.write(content)
+                stream.write(_checksum(content))
+            return
+        unfinished = f"{path}{_UNFINISHED}{uuid4().hex}"
+        with open(unfinished, "wb") as file:
+            file.write(content)
+            file.write(_checksum(content))
+        _sync(unfinished)
+        os.replace(unfinished, path)
+        _sync(folder)
+        _sync(folder.rpartition("/")[0])  # in which the folder itself may be new
+
+
+def _checksum(content: Any) -> bytes:
+    return b"%08x\n" % crc32(content)
+
+
+def _sync(path: str) -> None:
+    """Have a file or folder on the disk itself, if the system can."""
+    with suppress(PermissionError):  # as with folders on Windows, which writes names through
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def _opened(uri: str) -> tuple[FileSystem, str]:

@@ -28,6 +28,7 @@ Sink: TypeAlias = Callable[[DataFrame, int], None]
 Following: TypeAlias = Callable[[DataFrame], DataFrame]
 
 STATE_FOLDER = "inorder"  # in the checkpoint
+_LOGS = ("offsets", "commits", "sources/*")  # of Spark, in the checkpoint; in each a file for a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class _Run:
 
     def __init__(self, stream: OrderedStream, checkpoint: str, state: str | None, clock: Clock | None) -> None:
         self._stream = stream
-        self._checkpoint = checkpoint
+        self._checkpoint = Folder(checkpoint)
         self._folder = Folder(state if state is not None else f"{checkpoint.rstrip('/')}/{STATE_FOLDER}")
         self._clock = clock
         self._state: BucketState | None = None  # once its query is known
@@ -110,12 +111,11 @@ class _Run:
     def open(self) -> BucketState:
         """The state, which must fit. Before the query first ran, nobody knows its id."""
         stream, operation = self._stream, self._stream.operation
-        checkpoint = Folder(self._checkpoint)
-        query = checkpoint.read_json("metadata")["id"] if checkpoint.exists("metadata") else None
+        query = self._checkpoint.read_json("metadata")["id"] if self._checkpoint.exists("metadata") else None
         recorded = BucketState.recorded_buckets(self._folder)
-        if recorded is None and checkpoint.sizes("commits"):
+        if recorded is None and self._checkpoint.sizes("commits"):
             raise StateRefused(
-                self._folder.uri, f"there is none, and the checkpoint {self._checkpoint} is of a query that has run"
+                self._folder.uri, f"there is none, and the checkpoint {self._checkpoint.uri} is of a query that has run"
             )
         manifest = Manifest(
             operator=operation.operator,
@@ -150,6 +150,8 @@ class _Run:
         self._stream.sink(outcome, batch_id)
         if state.missing(batch_id):  # the sink has not read all partitions
             outcome.write.format("noop").mode("overwrite").save()
+        # Spark leaves its own files to the system. After a power cut they could be older than the state by far.
+        self._checkpoint.sync("metadata", *(f"{log}/{batch}" for log in _LOGS for batch in (batch_id - 1, batch_id)))
         state.commit(pinned)
 
 

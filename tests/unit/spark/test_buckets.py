@@ -1,8 +1,10 @@
 """State files: found again, refused where they do not fit, and never taken for a new beginning."""
 
+import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -231,11 +233,15 @@ def damage(path: Path, how: str) -> None:
         path.unlink()
     elif how == "short":
         path.write_bytes(path.read_bytes()[:-10])
+    elif how == "flipped":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
     else:
         path.write_bytes(b"x" * path.stat().st_size)
 
 
-@pytest.mark.parametrize("how", ["missing", "short", "overwritten"])
+@pytest.mark.parametrize("how", ["missing", "short", "overwritten", "flipped"])
 def test_a_damaged_run_is_named(state: BucketState, how: str) -> None:
     run_batch(state, 0, a=1)
     damage(Path(state.folder.uri) / "runs/00000000/001-0.arrow", how)
@@ -243,10 +249,28 @@ def test_a_damaged_run_is_named(state: BucketState, how: str) -> None:
         stored(state, 1)
 
 
+@given(st.data())
+def test_no_byte_of_a_file_can_change_unseen(data: st.DataObject) -> None:
+    with TemporaryDirectory() as path:
+        folder = Folder(path)
+        folder.write_table("lines.arrow", lines({"a": (None, 1), "b": (7, 2)}))
+        folder.write_record("it.json", {"now_us": 1_234})
+        name = data.draw(st.sampled_from(["lines.arrow", "it.json"]))
+        read = folder.read_table if name == "lines.arrow" else folder.read_record
+        read(name)  # so that it was found sound once
+        content = bytearray((Path(path) / name).read_bytes())
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        (Path(path) / name).write_bytes(content)
+        os.utime(Path(path) / name, (1, 1))
+        with pytest.raises(StateDamaged, match=f"{name} is not as it was written"):
+            read(name)
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "versions/00000000.json"])
-def test_a_damaged_record_is_named(state: BucketState, name: str) -> None:
+@pytest.mark.parametrize("how", ["short", "flipped"])
+def test_a_damaged_record_is_named(state: BucketState, name: str, how: str) -> None:
     run_batch(state, 0, a=1)
-    damage(Path(state.folder.uri) / name, "short")
+    damage(Path(state.folder.uri) / name, how)
     with pytest.raises(StateDamaged, match=name):
         go_on(state)
 
