@@ -3,7 +3,7 @@
     python -m bench                     everything, in about six minutes
     python -m bench core pull           only these subjects
     python -m bench backlog             10 million messages on disk; minutes, and only when it is named
-    python -m bench spark               the operators on Spark; minutes, and only when it is named
+    python -m bench spark spark-topics  the operators on Spark, its source and sink; minutes, and only when named
     python -m bench --quick             less of everything, to see that it works
     python -m bench --json FILE         every repetition, for other programs
 
@@ -40,6 +40,7 @@ from bench import (
     recovery,
     scaling,
     spark,
+    spark_topics,
 )
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
@@ -61,8 +62,9 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "pool": pool.measure,
     "backlog": backlog.measure,
     "spark": spark.measure,
+    "spark-topics": spark_topics.measure,
 }
-ONLY_BY_NAME = {"backlog", "spark"}  # take minutes
+ONLY_BY_NAME = {"backlog", "spark", "spark-topics"}  # take minutes
 
 
 def main() -> None:

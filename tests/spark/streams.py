@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from inorder.spark.streams import OrderedStream
+
+from ..unit.spark.histories import History, comparable
 
 SECOND = 1_000_000
 SCHEMA = "key STRING, number BIGINT, position BIGINT"
@@ -104,3 +107,28 @@ def outcomes(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
     for row in rows:
         fate, gap = row.pop("_fate"), row.pop("_gap")
         yield fate, (row["key"], *gap.values()) if gap else tuple(row.values())
+
+
+def by_key(told: list[tuple[str, Any]]) -> Any:
+    keys: dict[str, list[tuple[str, Any]]] = {}
+    for fate, what in told:
+        keys.setdefault(what[0], []).append((fate, what))
+    return comparable(keys)
+
+
+def generated(seed: int, batches: int, rows: int) -> History:
+    """Disordered within and between batches, with holes and repetitions."""
+    random = Random(seed)
+    keys = [f"key-{number}" for number in range(6)]
+    events = [(key, number) for key in keys for number in range(rows * batches // len(keys))]
+    events = [event for event in events if random.random() > 0.03]
+    events += random.sample(events, len(events) // 10)
+    events.sort(key=lambda event: event[1] + random.uniform(0, 12))
+    size = -(-len(events) // batches)
+    return [
+        (
+            (batch + 1) * SECOND,
+            [(*event, position) for position, event in enumerate(events)][batch * size : (batch + 1) * size],
+        )
+        for batch in range(batches)
+    ]

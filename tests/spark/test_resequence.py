@@ -16,8 +16,8 @@ from inorder.errors import InvalidArgument, StateRefused
 from inorder.patterns import Resequencer, VersionGate
 from inorder.spark.operators import apply_versions, resequence
 
-from ..unit.spark.histories import History, comparable, expected
-from .streams import SECOND, Stream, outcomes
+from ..unit.spark.histories import expected
+from .streams import SECOND, Stream, by_key, generated, outcomes
 
 
 @pytest.fixture
@@ -30,33 +30,8 @@ def ordered(stream: Stream, **options: Any) -> Any:
     return resequence(stream.rows(), **options)
 
 
-def by_key(told: list[tuple[str, Any]]) -> Any:
-    keys: dict[str, list[tuple[str, Any]]] = {}
-    for fate, what in told:
-        keys.setdefault(what[0], []).append((fate, what))
-    return comparable(keys)
-
-
 def numbers(told: list[tuple[str, Any]], fate: str = "released") -> list[int]:
     return [what[1] for found, what in told if found == fate]
-
-
-def generated(seed: int, batches: int, rows: int) -> History:
-    """Disordered within and between batches, with holes and repetitions."""
-    random = Random(seed)
-    keys = [f"key-{number}" for number in range(6)]
-    events = [(key, number) for key in keys for number in range(rows * batches // len(keys))]
-    events = [event for event in events if random.random() > 0.03]
-    events += random.sample(events, len(events) // 10)
-    events.sort(key=lambda event: event[1] + random.uniform(0, 12))
-    size = -(-len(events) // batches)
-    return [
-        (
-            (batch + 1) * SECOND,
-            [(*event, position) for position, event in enumerate(events)][batch * size : (batch + 1) * size],
-        )
-        for batch in range(batches)
-    ]
 
 
 @pytest.mark.parametrize(
