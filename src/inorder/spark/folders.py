@@ -173,7 +173,8 @@ def _checksum(content: Any) -> bytes:
 
 def _sync(path: str) -> None:
     """Have a file or folder on the disk itself, if the system can."""
-    with suppress(PermissionError):  # as with folders on Windows, which writes names through
+    # Windows opens no folders, and writes their names through. What its owner has deleted needs nothing.
+    with suppress(PermissionError, FileNotFoundError):
         opened = os.open(path, os.O_RDONLY)
         try:
             os.fsync(opened)

@@ -51,7 +51,7 @@ def _with_runs(rows: DataFrame, names: Named) -> DataFrame:
     """A run that cannot be measured ends where it begins, as nobody knows more."""
     measured = _surely(F.col("end_us") >= F.col("start_us"))
     until_us = F.when(measured, F.col("end_us")).otherwise(F.col("start_us"))
-    before = Window.partitionBy("key").orderBy("start_us", *names.position_columns).rowsBetween(_ALL_BEFORE, -1)
+    before = _before(Window.partitionBy("key").orderBy("start_us", *names.position_columns))
     return rows.select(
         "*", (~measured).alias("is_unmeasured"), F.max(until_us).over(before).alias("busy_until_us")
     ).withColumn("is_overlapping", _surely(F.col("start_us") < F.col("busy_until_us")))
@@ -59,25 +59,24 @@ def _with_runs(rows: DataFrame, names: Named) -> DataFrame:
 
 def _with_arrival(rows: DataFrame, names: Named) -> DataFrame:
     """The place of each event among those of its key, and the clock: the latest time that any had on arrival."""
-    arrival = Window.partitionBy("key").orderBy(*names.position_columns)
-    so_far = _up_to_here(arrival)
-    same = F.lag(position_of(names)).over(arrival) == position_of(names)
+    before = _before(Window.partitionBy("key").orderBy(*names.position_columns))
+    placed = F.col("value").isNotNull()
     added = [
-        F.count("value").over(so_far).alias("arrived"),
-        (F.col("value").isNotNull() & _surely(same)).alias("is_tied"),
+        (F.count("value").over(before) + placed.cast("bigint")).alias("arrived"),
+        (placed & _surely(F.max(position_of(names)).over(before) == position_of(names))).alias("is_tied"),
     ]
     if names.arrival_time is not None:
-        added.append(F.max("arrival_us").over(so_far).alias("clock_us"))
+        added.append(F.greatest(F.max("arrival_us").over(before), "arrival_us").alias("clock_us"))
     if names.time is not None:
-        added.append((F.max("event_us").over(so_far) - F.col("event_us")).alias("delay_us"))
+        latest_us = F.greatest(F.max("event_us").over(before), "event_us")
+        added.append((latest_us - F.col("event_us")).alias("delay_us"))
     return rows.select("*", *added)
 
 
 def _with_overtaker(rows: DataFrame, names: Named) -> DataFrame:
-    downwards = _downwards(names)
-    above = downwards.rowsBetween(_ALL_BEFORE, -1)
+    above = _before(_downwards(names))
     added = [
-        F.lag("value").over(downwards).alias("higher"),
+        F.min("value").over(above).alias("higher"),  # the next one up, as they come from the highest down
         F.min("arrived").over(above).alias("overtaker"),
         F.min(position_of(names)).over(above).alias("overtaker_position"),
     ]
@@ -96,7 +95,7 @@ def _with_ranks(rows: DataFrame, names: Named) -> DataFrame:
 
 def _with_row_numbers(rows: DataFrame, names: Named) -> DataFrame:
     """The same where each number comes once."""
-    from_top = F.row_number().over(_downwards(names)).cast("bigint")
+    from_top = F.count(F.lit(1)).over(_before(_downwards(names))) + 1
     return rows.select("*", from_top.alias("from_top"), F.col("arrived").alias("arrived_first"))
 
 
@@ -115,6 +114,11 @@ def _differs(names: Named) -> Column:
     if names.by == "time":
         return F.lit(True)
     return F.col("higher").isNull() | (F.col("higher") != F.col("value"))
+
+
+def _before(window: WindowSpec) -> WindowSpec:
+    """All rows before one. Where that is all that is asked of an order, Spark goes over its rows once for all of it."""
+    return window.rowsBetween(_ALL_BEFORE, -1)
 
 
 def _up_to_here(window: WindowSpec) -> WindowSpec:
