@@ -23,7 +23,9 @@ ALL = {"availableNow": True}
 
 def main(folder: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    os.environ["SPARK_TESTING"] = "1"  # a server that takes any port, as there may be others on the machine
+    builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     inorder.spark.register(spark)
     found = {name: part(spark, folder) for name, part in PARTS.items()}
     Path(folder, "found.json").write_text(json.dumps(found))

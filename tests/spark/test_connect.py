@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -34,8 +35,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         queue.register_subscription("s", "out", {"enable_message_ordering": True})
         messages = [Message(b"%d" % n, ordering_key="a", attributes={"sequence": str(n)}) for n in ARRIVED]
         queue.publish("in", messages)
-    client = subprocess.run([sys.executable, CLIENT, folder], capture_output=True, text=True, timeout=600, check=False)
-    assert client.returncode == 0, client.stderr
+    command = [sys.executable, CLIENT, folder]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as client:
+        try:
+            _, told = client.communicate(timeout=600)
+        finally:
+            if client.poll() is None:
+                os.killpg(client.pid, signal.SIGKILL)  # with its server
+    assert client.returncode == 0, told
     found: dict[str, Any] = json.loads((folder / "found.json").read_text())
     with closing(MessageQueue.open(folder / "data")) as queue:
         queue.take_in()
