@@ -183,7 +183,7 @@ def newest_runs(folder: Folder, after: int) -> dict[int, list[str]]:
     """What the batches after this one wrote of each bucket, of those whose version is kept."""
     kept = {int(name.partition(".")[0]) for name in folder.sizes("versions")}
     return {
-        batch: [runs[-1][0] for runs in folder.read_json(_version(batch))["runs"].values()]
+        batch: [runs[-1][0] for runs in folder.read_record(_version(batch))["runs"].values()]
         for batch in sorted(kept)
         if batch > after
     }

@@ -23,6 +23,7 @@ from inorder.errors import StateDamaged
 _AS_ARROW_SAYS = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls otherwise
 _UNFINISHED = "~"  # in the name of a file
 _CHECKSUM_BYTES: Final = 9  # a line of its own: eight hexadecimal digits
+_MAGIC_BYTES: Final = 8  # with which a file of Arrow begins; its schema is next
 
 _MAX_SOUND: Final = 1_000
 
@@ -73,7 +74,8 @@ class Folder:
         """Of a table, without reading it."""
         try:
             with self._files.open_input_file(self._path(name)) as file:
-                return ipc.open_file(file).schema
+                file.seek(_MAGIC_BYTES)
+                return ipc.read_schema(file)
         except (OSError, pa.ArrowException) as error:
             raise StateDamaged(self.uri, f"{name} cannot be read: {error}") from error
 
