@@ -25,9 +25,9 @@ PAGES_WITH_SPARK = {"spark.md", "audit.md"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs on Spark runs in one worker, which then starts it once."""
+    """What shares a session of Spark runs in one worker, which then starts it once."""
     for item in items:
-        if item.nodeid.startswith("tests/spark/") or any(page in item.nodeid for page in PAGES_WITH_SPARK):
+        if "spark" in getattr(item, "fixturenames", ()) or any(page in item.nodeid for page in PAGES_WITH_SPARK):
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
