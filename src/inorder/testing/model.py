@@ -473,7 +473,9 @@ class SubscriptionModel:
 
     def start_over(self, stored: Iterable[Stored], now_us: int) -> None:
         """These are the backlog now, as if they had just been published."""
-        self.forgotten += len(self.messages())
+        self.counters.outdated += self.cleared  # which of them these were, nobody will know
+        self.forgotten += len(self.messages()) - self.cleared
+        self.cleared = 0
         self.items = [Item(one, now_us) for one in sorted(stored, key=lambda one: one.position)]
         self.accepted += len(self.items)
         self.parked.clear()
