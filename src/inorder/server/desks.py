@@ -1,0 +1,50 @@
+"""The desks of all subscriptions that somebody wants something of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inorder.broker import MessageQueue
+from inorder.errors import NotFound
+from inorder.server.desk import Desk
+from inorder.server.names import Names
+from inorder.server.status import shutting_down, subscription_missing
+
+
+class Desks:
+    """One for each subscription, as long as it is needed."""
+
+    def __init__(self, broker: MessageQueue, names: Names) -> None:
+        self._broker = broker
+        self._names = names
+        self._open: dict[str, Desk] = {}
+        self._stopping = False
+
+    def open(self, resource: str) -> Desk:
+        """The desk of a subscription; whoever opens it joins it, and leaves it."""
+        if self._stopping:
+            raise shutting_down()
+        name = self._names.subscription(resource)
+        desk = self._open.get(name)
+        if desk is None or desk.over():
+            try:
+                desk = Desk(self._broker, name, resource, lambda ended: self._closed(name, ended))
+            except NotFound:
+                raise subscription_missing(resource) from None
+            self._open[name] = desk
+        return desk
+
+    def settled(self, resource: str, leases: Iterable[int], *, failed: bool) -> None:
+        """Leases of a subscription were answered."""
+        if desk := self._open.get(self._names.subscription(resource)):
+            desk.settled(leases, failed=failed)
+
+    def _closed(self, name: str, desk: Desk) -> None:
+        if self._open.get(name) is desk:
+            del self._open[name]
+
+    def stop(self) -> None:
+        """End every stream and every pull that waits: their clients try again."""
+        self._stopping = True
+        for desk in tuple(self._open.values()):
+            desk.end(shutting_down())
