@@ -297,7 +297,7 @@ def test_a_pull_whose_client_goes_away_loses_nothing(serve: Serve) -> None:
 
 def test_wrong_pulls(serve: Serve) -> None:
     subscriber = subscribed(serve())
-    with pytest.raises(exceptions.InvalidArgument, match="max_messages is too small. You passed 0"):
+    with pytest.raises(exceptions.InvalidArgument, match=r"max_messages is too small\. You passed 0"):
         subscriber.pull(subscription=SUBSCRIPTION, max_messages=0)
     with pytest.raises(exceptions.NotFound):
         subscriber.pull(subscription=SUBSCRIPTION + "s", max_messages=1)

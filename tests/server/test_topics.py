@@ -142,7 +142,7 @@ def test_fields_of_a_topic_are_changed_one_by_one(server: Running) -> None:
     for fixed in ("name", "state"):
         with pytest.raises(exceptions.InvalidArgument, match=f"the '{fixed}' field in the Topic is not mutable"):
             update(fixed)
-    with pytest.raises(exceptions.InvalidArgument, match="message_retention_duration is too small. You passed 599"):
+    with pytest.raises(exceptions.InvalidArgument, match="message_retention_duration is too small"):
         update("message_retention_duration", message_retention_duration={"seconds": 599})
     publisher.delete_topic(topic=TOPIC)
     with pytest.raises(exceptions.NotFound):
@@ -253,7 +253,7 @@ def test_what_is_just_allowed_is_taken(serve: Serve) -> None:
     publisher = serve().raw_publisher()
     publisher.create_topic(name=TOPIC)
     full = {f"{number:0256}": "v" * 1024 for number in range(100)}
-    batch = [PubsubMessage(data=b"x", ordering_key="k" * 1024, attributes=full)] + messages("x" * 999)
+    batch = [PubsubMessage(data=b"x", ordering_key="k" * 1024, attributes=full), *messages("x" * 999)]
     assert len(publisher.publish(topic=TOPIC, messages=batch).message_ids) == 1000
     large = PubsubMessage(data=b"x" * (10_000_000 - 100))
     assert len(publisher.publish(topic=TOPIC, messages=[large]).message_ids) == 1
