@@ -7,7 +7,10 @@
     limits      what one request may hold
     wire        messages as bytes: split when published, joined when delivered, never made into objects
     desk        who gets what of a subscription: streams and pulls take turns
+    answers     acks, nacks and deadlines by ack id
     publisher, subscriber, streaming    the calls
+    expiry      subscriptions that nobody uses
+    startup     what is created when the server starts
     status      what went wrong, in gRPC's codes and Google's words
 """
 

@@ -18,6 +18,7 @@ class Desks:
         self._broker = broker
         self._names = names
         self._open: dict[str, Desk] = {}
+        self._used_us: dict[str, int] = {}  # when a subscription was used last
         self._stopping = False
 
     def open(self, resource: str) -> Desk:
@@ -26,6 +27,7 @@ class Desks:
             raise shutting_down()
         name = self._names.subscription(resource)
         desk = self._open.get(name)
+        self._used_us[name] = self._broker.clock.now_us()
         if desk is None or desk.over():
             try:
                 desk = Desk(self._broker, name, resource, lambda ended: self._closed(name, ended))
@@ -36,12 +38,21 @@ class Desks:
 
     def settled(self, resource: str, leases: Iterable[int], *, failed: bool) -> None:
         """Leases of a subscription were answered."""
-        if desk := self._open.get(self._names.subscription(resource)):
+        name = self._names.subscription(resource)
+        self._used_us[name] = self._broker.clock.now_us()
+        if desk := self._open.get(name):
             desk.settled(leases, failed=failed)
+
+    def used_us(self, name: str) -> int:
+        """When the subscription was used last, as far as is known: 0 if it was not."""
+        return self._broker.clock.now_us() if name in self._open else self._used_us.get(name, 0)
 
     def _closed(self, name: str, desk: Desk) -> None:
         if self._open.get(name) is desk:
             del self._open[name]
+            self._used_us[name] = self._broker.clock.now_us()
+        if desk.over():
+            self._used_us.pop(name, None)
 
     def stop(self) -> None:
         """End every stream and every pull that waits: their clients try again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from inorder.options import check_whole
 from inorder.server import publisher, subscriber
 from inorder.server.admin import Admin
 from inorder.server.desks import Desks
+from inorder.server.expiry import Expiry
 from inorder.server.limits import MAX_RECEIVED_BYTES
 from inorder.server.names import Names
 from inorder.server.publisher import Publisher
@@ -78,10 +80,13 @@ class Server:
             self._admin.close()
             raise Unavailable(f"cannot listen on {host}:{port}: {error}") from None
         await self._grpc.start()
+        self.expiry = Expiry(self._broker, self._admin, self._desks)
+        self._expiring = asyncio.create_task(self.expiry.run())
         return bound
 
     async def stop(self) -> None:
         """End streams and pulls so that their clients try again, answer the other calls, take no more."""
+        self._expiring.cancel()
         self._desks.stop()
         await self._grpc.stop(STOP_SECONDS)
         self._admin.close()
