@@ -61,11 +61,8 @@ class Taker(Protocol):
     def end(self, error: Exception) -> None:
         """There is nothing to take any more."""
 
-    def settled(self, leases: Iterable[int]) -> None:
-        """These are not out any more."""
-
-    def out(self) -> Iterable[int]:
-        """What it has, as far as it keeps count."""
+    def freed(self, size: int) -> None:
+        """One message of so many bytes that it had is not out any more."""
 
 
 class Desk:
@@ -78,6 +75,7 @@ class Desk:
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._takers: deque[Taker] = deque()
+        self._out: dict[int, tuple[Taker, int]] = {}  # lease → who has it, and its bytes
         self._asked = False
         self._look: asyncio.TimerHandle | None = None
         self._watch = broker.watch(name, self.wake, lambda _: None)
@@ -108,6 +106,7 @@ class Desk:
         """It takes no more. What it has stays out until it is answered or its time is over."""
         if taker in self._takers:
             self._takers.remove(taker)
+            self._out = {lease: held for lease, held in self._out.items() if held[0] is not taker}
             with suppress(InorderError):
                 self._broker.release(self._name, (), taker.consumer)  # keys that waited for its room
         if not self._takers:
@@ -187,6 +186,8 @@ class Desk:
             # The protocol has no word for a message that will not come: it is as if there were none.
             self._broker.settle(self._name, gaps, ())
             messages = [message for message in messages if not isinstance(message._record[DATA], Gap)]
+        for message in messages:
+            self._out[message._lease] = taker, message._record[SIZE]
         if messages:
             taker.give(messages)
         return len(messages) + len(gaps)
@@ -205,15 +206,18 @@ class Desk:
         self.ask()
 
     def _forget_what_is_over(self) -> None:
-        for taker in self._takers:
-            taker.settled(self._broker.over(self._name, taker.out()))
+        self._free(self._broker.over(self._name, self._out))
+
+    def _free(self, leases: Iterable[int]) -> None:
+        for lease in leases:
+            if held := self._out.pop(lease, None):
+                held[0].freed(held[1])
 
     # -- answers -----------------------------------------------------------------------------------
 
     def settled(self, leases: Iterable[int], *, failed: bool) -> None:
         """These were answered: whoever had them has room. A key takes back what was out behind one that failed."""
-        for taker in self._takers:
-            taker.settled(leases)
+        self._free(leases)
         if failed and self.ordered:
             self._forget_what_is_over()
         self.ask()

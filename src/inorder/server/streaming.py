@@ -8,13 +8,13 @@ stream, or until its time is over, as with Google: a client that has lost its co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
-from inorder.message import SIZE, Message
+from inorder.message import Message
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.server.answers import Answers, Outcome, check_deadline, outcome
 from inorder.server.desk import Desk, size_of
@@ -172,7 +172,7 @@ class Stream:
         self._max_messages: int = limit if 0 < limit < MAX_OUTSTANDING_MESSAGES else MAX_OUTSTANDING_MESSAGES
         limit = first.max_outstanding_bytes
         self._max_bytes: int = limit if 0 < limit < MAX_OUTSTANDING_BYTES else MAX_OUTSTANDING_BYTES
-        self._out: dict[int, int] = {}  # lease → bytes
+        self._out = 0  # messages
         self._out_bytes = 0
         self._waiting: list[Message] = []  # to be sent
         self._waiting_bytes = 0
@@ -224,16 +224,15 @@ class Stream:
         size = min(self._max_bytes - self._out_bytes, MAX_RESPONSE_BYTES - self._waiting_bytes)
         if size <= 0 or self._finished or self._error is not None:
             return 0, 0
-        return min(self._max_messages - len(self._out), MAX_PULLED - len(self._waiting)), size
+        return min(self._max_messages - self._out, MAX_PULLED - len(self._waiting)), size
 
     def alone(self) -> bool:
         # Beside others too, if only the size of a response is in its way.
         return not self._waiting and (not self._out or self._max_bytes - self._out_bytes >= MAX_MESSAGE_BYTES)
 
     def give(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            self._out[message._lease] = message._record[SIZE]
         size = size_of(messages)
+        self._out += len(messages)
         self._out_bytes += size
         self._waiting_bytes += size
         self._waiting += messages
@@ -245,12 +244,9 @@ class Stream:
         self._error = self._error or error
         self._changed.set()
 
-    def settled(self, leases: Iterable[int]) -> None:
-        for lease in leases:
-            self._out_bytes -= self._out.pop(lease, 0)
-
-    def out(self) -> Iterable[int]:
-        return tuple(self._out)
+    def freed(self, size: int) -> None:
+        self._out -= 1
+        self._out_bytes -= size
 
 
 def _properties(desk: Desk) -> bytes:

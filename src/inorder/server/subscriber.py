@@ -249,8 +249,5 @@ class OnePull:
         if not self._arrived.done() and not self._messages:
             self._arrived.set_exception(error)
 
-    def settled(self, leases: Iterable[int]) -> None:
-        """It keeps no count."""
-
-    def out(self) -> Iterable[int]:
-        return ()
+    def freed(self, size: int) -> None:
+        """It takes once, and then no more."""
