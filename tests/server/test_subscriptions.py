@@ -179,16 +179,37 @@ def test_what_the_embedded_api_set_is_kept_by_an_update(serve: Serve) -> None:
     server.broker.register_subscription(
         "worker", "orders", {"ack_deadline": 2.5, "message_ordering": True, "max_outstanding_per_key": 3}
     )
-    mask = field_mask_pb2.FieldMask(paths=["labels", "ack_deadline_seconds"])
-    wanted = {"name": SUBSCRIPTION, "labels": {"a": "b"}, "ack_deadline_seconds": 10}
     shown = server.subscriber().get_subscription(subscription=SUBSCRIPTION)
     assert (shown.topic, shown.ack_deadline_seconds) == (TOPIC, 2)
-    server.subscriber().update_subscription(request={"subscription": wanted, "update_mask": mask})
+    for paths in (["labels"], ["labels", "ack_deadline_seconds"]):
+        mask = field_mask_pb2.FieldMask(paths=paths)
+        wanted = {"name": SUBSCRIPTION, "labels": {"a": "b"}, "ack_deadline_seconds": 2}
+        server.subscriber().update_subscription(request={"subscription": wanted, "update_mask": mask})
+    assert "expiration_policy" not in server.subscriber().get_subscription(subscription=SUBSCRIPTION)
     changed = server.broker.get_subscription("worker")
     assert changed is not None
-    assert changed.options.max_outstanding_per_key == 3
-    assert changed.options.ack_deadline_seconds == 10
+    assert (changed.options.max_outstanding_per_key, changed.options.ack_deadline_seconds) == (3, 2.5)
     assert server.publisher().get_topic(topic=TOPIC).name == TOPIC
+
+
+def test_updates_at_the_same_time_do_not_undo_each_other(server: Running) -> None:
+    subscriber = subscribed(server)
+
+    def update(path: str, **fields: Any) -> None:
+        mask = field_mask_pb2.FieldMask(paths=[path])
+        subscriber.update_subscription(request={"subscription": {"name": SUBSCRIPTION, **fields}, "update_mask": mask})
+
+    for number in range(10, 20):
+        calls = [
+            threading.Thread(target=update, args=("labels",), kwargs={"labels": {"n": str(number)}}),
+            threading.Thread(target=update, args=("ack_deadline_seconds",), kwargs={"ack_deadline_seconds": number}),
+        ]
+        for one in calls:
+            one.start()
+        for one in calls:
+            one.join()
+        shown = subscriber.get_subscription(subscription=SUBSCRIPTION)
+        assert (dict(shown.labels), shown.ack_deadline_seconds) == ({"n": str(number)}, number)
 
 
 def test_a_deleted_topic_leaves_its_subscriptions(server: Running) -> None:

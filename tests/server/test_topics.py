@@ -1,5 +1,6 @@
 """Topics and publishing, by Google's client."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +316,20 @@ def test_resources_survive_a_restart(serve: Serve, tmp_path: Path) -> None:
     assert second.publisher().get_topic(topic=TOPIC) == topic
     assert second.subscriber().get_subscription(subscription=SUBSCRIPTION) == subscription
     assert subscription.retry_policy.minimum_backoff.total_seconds() == 1.5
+
+
+def test_a_publish_that_waits_for_room_is_given_up_with_its_client(serve: Serve) -> None:
+    server = serve(project="shop")
+    server.broker.register_topic("orders")
+    limits = {"max_messages": 1, "when_full": "block"}
+    server.broker.register_subscription("worker", "orders", {"queue_limits": limits})
+    server.raw_publisher().publish(topic=TOPIC, messages=messages("a"))
+    raw = pubsub.PublishRequest.pb(pubsub.PublishRequest(topic=TOPIC, messages=messages("b"))).SerializeToString()
+    with pytest.raises(grpc.RpcError) as raised:
+        call(server.channel(), "Publisher", "Publish", raw, timeout=0.3)
+    assert raised.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    deadline = time.monotonic() + 10
+    while server.broker._blocked and time.monotonic() < deadline:
+        time.sleep(0.001)
+    server.broker.ack(server.broker.pull("worker", 9))
+    assert server.broker.pull("worker", 9) == []

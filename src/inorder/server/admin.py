@@ -17,6 +17,7 @@ class Admin:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "inorder-admin")
+        self.changing = asyncio.Lock()  # for whoever reads, changes and writes: one at a time, or one would be undone
 
     async def run(self, call: Callable[[], T]) -> T:
         # A client that goes away stops the waiting, not the work.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,10 +58,17 @@ class Publisher:
         name = self._names.topic(topic)
         check_batch(batch)
         try:
-            ids = await self._broker.submit(name, batch)
+            answer = self._broker.submit(name, batch)
         except NotFound:
             raise topic_missing(topic) from None
-        return publish_response(ids)
+        try:
+            return publish_response(await answer)
+        except NotFound:  # it was deleted while this waited for room
+            raise topic_missing(topic) from None
+        except asyncio.CancelledError:
+            # If it still waits for room, it does not come later, beside what the client then sends again.
+            self._broker.withdraw([answer])
+            raise
 
     async def create_topic(self, request: Proto, context: Context) -> Proto:
         name = self._names.new("topics", request.name)
@@ -76,13 +84,14 @@ class Publisher:
 
     async def update_topic(self, request: Proto, context: Context) -> Proto:
         resource = request.topic.name
-        found = self._topic(resource)
-        wanted = updated(topic_of(found, self._names), request.topic, request.update_mask)
-        options = topic_options(wanted, found.options)
-        try:
-            await self._admin.run(lambda: self._broker.update_topic(found.name, options))
-        except NotFound:
-            raise topic_missing(resource) from None
+        async with self._admin.changing:
+            found = self._topic(resource)
+            shown = topic_of(found, self._names)
+            options = topic_options(updated(shown, request.topic, request.update_mask), found.options, shown)
+            try:
+                await self._admin.run(lambda: self._broker.update_topic(found.name, options))
+            except NotFound:
+                raise topic_missing(resource) from None
         return topic_of(self._topic(resource), self._names)
 
     async def delete_topic(self, request: Proto, context: Context) -> Proto:

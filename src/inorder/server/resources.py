@@ -8,7 +8,7 @@ the tables below: nothing is accepted and then forgotten.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -97,16 +97,15 @@ _SECTION = "google.pubsub.v1"  # of the annotations, which others may use as wel
 # -- topics ----------------------------------------------------------------------------------------
 
 
-def topic_options(topic: Proto, before: TopicOptions | None = None) -> TopicOptions:
-    """What a topic asks for, checked; `before` are the options that it has already."""
+def topic_options(topic: Proto, before: TopicOptions | None = None, shown: Proto | None = None) -> TopicOptions:
+    """What a topic asks for, checked. Of one that changes, `before` are its options, `shown` is how it looked."""
     _check_fields(topic)
     _check_labels(topic)
-    retention = None
-    if topic.HasField("message_retention_duration"):
-        retention = _seconds(topic.message_retention_duration)
-        within("message_retention_duration", retention, *RETENTION_SECONDS)
     before = before or TopicOptions()
-    return replace(before, message_retention_duration=retention, annotations=_kept(topic, before.annotations))
+    wanted: dict[str, Any] = {"annotations": _kept(topic, before.annotations)}
+    if not _same("message_retention_duration", topic, shown):
+        wanted["message_retention_duration"] = _retention(topic, None)
+    return replace(before, **wanted)
 
 
 def topic_of(metadata: TopicMetadata, names: Names) -> Proto:
@@ -123,18 +122,21 @@ def topic_of(metadata: TopicMetadata, names: Names) -> Proto:
 
 
 def subscription_options(
-    subscription: Proto, names: Names, before: SubscriptionOptions | None = None, *, window: int
+    subscription: Proto,
+    names: Names,
+    before: SubscriptionOptions | None = None,
+    shown: Proto | None = None,
+    *,
+    window: int,
 ) -> SubscriptionOptions:
-    """What a subscription asks for, checked; `window` is how many of a key may be out where there is order to keep."""
+    """What a subscription asks for, checked; `window` is how many of a key may be out where there is order to keep.
+
+    Of one that is changed, `before` are its options, and `shown` is how it looked: what stays as it is stays, even if
+    only the embedded API could have made it so.
+    """
     _check_fields(subscription)
     _check_labels(subscription)
-    deadline = subscription.ack_deadline_seconds or ACK_DEADLINE_SECONDS[0]
-    within("ack_deadline_seconds", deadline, *ACK_DEADLINE_SECONDS)
-    retention: float = 7 * DAY_SECONDS
-    if subscription.HasField("message_retention_duration"):
-        retention = _seconds(subscription.message_retention_duration)
-        within("message_retention_duration", retention, *RETENTION_SECONDS)
-    _check_expiration(subscription, retention)
+    _check_expiration(subscription, shown)
     if before is None:
         before = SubscriptionOptions(
             enable_message_ordering=subscription.enable_message_ordering,
@@ -142,15 +144,15 @@ def subscription_options(
             filter=subscription.filter,
             queue_limits=UNLIMITED,
         )
-    return replace(
-        before,
-        ack_deadline_seconds=deadline,
-        retain_acked_messages=subscription.retain_acked_messages,
-        message_retention_duration=retention,
-        retry_policy=_retry_policy(subscription),
-        dead_letter_policy=_dead_letter_policy(subscription, names),
-        annotations=_kept(subscription, before.annotations),
-    )
+    readers: Mapping[str, Callable[[], Any]] = {
+        "ack_deadline_seconds": lambda: _ack_deadline(subscription),
+        "retain_acked_messages": lambda: subscription.retain_acked_messages,
+        "message_retention_duration": lambda: _retention(subscription, 7 * DAY_SECONDS),
+        "retry_policy": lambda: _retry_policy(subscription),
+        "dead_letter_policy": lambda: _dead_letter_policy(subscription, names),
+    }
+    wanted = {field: read() for field, read in readers.items() if not _same(field, subscription, shown)}
+    return replace(before, **wanted, annotations=_kept(subscription, before.annotations))
 
 
 def subscription_of(metadata: SubscriptionMetadata, topic: TopicMetadata | None, names: Names) -> Proto:
@@ -212,14 +214,20 @@ def _dead_letter_policy(subscription: Proto, names: Names) -> DeadLetterPolicy |
     return DeadLetterPolicy(names.topic(policy.dead_letter_topic), attempts, source=subscription.name)
 
 
-def _check_expiration(subscription: Proto, retention: float) -> None:
+def _ack_deadline(subscription: Proto) -> int:
+    deadline: int = subscription.ack_deadline_seconds or ACK_DEADLINE_SECONDS[0]
+    within("ack_deadline_seconds", deadline, *ACK_DEADLINE_SECONDS)
+    return deadline
+
+
+def _check_expiration(subscription: Proto, shown: Proto | None) -> None:
     if not subscription.HasField("expiration_policy"):
-        _set_seconds(subscription.expiration_policy.ttl, DEFAULT_EXPIRATION_SECONDS)
-        return
-    if not subscription.expiration_policy.HasField("ttl"):
-        return
-    ttl = _seconds(subscription.expiration_policy.ttl)
-    within("expiration_policy.ttl", ttl, max(MIN_EXPIRATION_SECONDS, retention), float("inf"))
+        # One that the embedded API made has no policy, and gets none by an update of something else.
+        if shown is None or shown.HasField("expiration_policy"):
+            _set_seconds(subscription.expiration_policy.ttl, DEFAULT_EXPIRATION_SECONDS)
+    elif subscription.expiration_policy.HasField("ttl"):
+        ttl = _seconds(subscription.expiration_policy.ttl)
+        within("expiration_policy.ttl", ttl, MIN_EXPIRATION_SECONDS, float("inf"))
 
 
 # -- both ------------------------------------------------------------------------------------------
@@ -248,6 +256,22 @@ def updated(current: Proto, wanted: Proto, mask: field_mask_pb2.FieldMask) -> Pr
     changed.CopyFrom(current)
     mask.MergeMessage(wanted, changed, replace_message_field=True, replace_repeated_field=True)
     return changed
+
+
+def _same(field: str, wanted: Proto, shown: Proto | None) -> bool:
+    """Whether an update leaves a field as it is."""
+    if shown is None or getattr(wanted, field) != getattr(shown, field):
+        return False
+    nested = wanted.DESCRIPTOR.fields_by_name[field].message_type is not None
+    return not nested or wanted.HasField(field) == shown.HasField(field)
+
+
+def _retention(resource: Proto, default: float | None) -> float | None:
+    if not resource.HasField("message_retention_duration"):
+        return default
+    seconds = _seconds(resource.message_retention_duration)
+    within("message_retention_duration", seconds, *RETENTION_SECONDS)
+    return seconds
 
 
 def _check_fields(resource: Proto) -> None:

@@ -92,14 +92,17 @@ class Subscriber:
 
     async def update_subscription(self, request: Proto, context: Context) -> Proto:
         resource = request.subscription.name
-        found = self._subscription(resource)
-        wanted = updated(self._shown(found), request.subscription, request.update_mask)
-        options = subscription_options(wanted, self._names, found.options, window=self._window)
-        self._check_dead_letter_topic(wanted)
-        try:
-            await self._admin.run(lambda: self._broker.update_subscription(found.name, options))
-        except NotFound:
-            raise subscription_missing(resource) from None
+        async with self._admin.changing:
+            found = self._subscription(resource)
+            shown = self._shown(found)
+            wanted = updated(shown, request.subscription, request.update_mask)
+            options = subscription_options(wanted, self._names, found.options, shown, window=self._window)
+            if options.dead_letter_policy != found.options.dead_letter_policy:
+                self._check_dead_letter_topic(wanted)
+            try:
+                await self._admin.run(lambda: self._broker.update_subscription(found.name, options))
+            except NotFound:
+                raise subscription_missing(resource) from None
         return self._shown(self._subscription(resource))
 
     async def list_subscriptions(self, request: Proto, context: Context) -> Proto:
