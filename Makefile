@@ -12,6 +12,7 @@ KILLS ?= 500
 DISK_SEEDS ?= 50000
 FORWARDER_SEEDS ?= 20000
 PARTITION_SEEDS ?= 500
+FUZZ_INPUTS ?= 1000000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run tour test lint format bench bench-peers soak clean
@@ -53,6 +54,7 @@ soak: $(READY) ## Search long for an order of events that breaks a promise (KILL
 	@HYPOTHESIS_PROFILE=soak DISK_SEEDS=$(DISK_SEEDS) FORWARDER_SEEDS=$(FORWARDER_SEEDS) PARTITION_SEEDS=$(PARTITION_SEEDS) \
 	    $(BIN)/pytest --quiet --timeout=0 tests/simulation
 	@KILLS=$(KILLS) $(BIN)/pytest --quiet --timeout=0 tests/integration
+	@HYPOTHESIS_PROFILE=soak FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/pytest --quiet --timeout=0 tests/server/test_wire.py
 
 clean: ## Remove the environment and all that was generated
 	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -109,7 +109,8 @@ def test_thousands_of_requests_that_are_nearly_right() -> None:
         for _ in range(FUZZ_INPUTS):
             raw = b""
             for _ in range(chance.randrange(4)):
-                body = b"".join(chance.choices(bits, k=chance.randrange(4)))
+                plain = b"\x0a\x01a" + chance.choice((b"\x2a\x01k", b"\x2a\x01k", b"\x2a\x00", b""))
+                body = plain if chance.random() < 0.5 else b"".join(chance.choices(bits, k=chance.randrange(4)))
                 raw += b"\x12" + varint(len(body)) + body if chance.random() < 0.8 else body
             if chance.random() < 0.2 and raw:
                 place = chance.randrange(len(raw))
