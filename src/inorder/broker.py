@@ -385,6 +385,12 @@ class MessageQueue:
                 call()
         return delivered(records, attempts, leases, source)
 
+    def consumer(self, subscription: str) -> Source:
+        """One more consumer of a subscription, to take as: of a key it keeps what it has, beside others."""
+        with self._lock:
+            found = self._state.subscription(subscription)
+            return _Source(self, found.name, found.id_prefix, found.ack_id_prefix)
+
     def _check_consumer(self, source: Source, subscription: str) -> None:
         if self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
             raise SubscriptionNotFound(subscription)

@@ -9,8 +9,8 @@ from google.pubsub_v1.types import pubsub
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from inorder.broker import MessageQueue, _Source
 from inorder.message import Record, delivered
-from inorder.server.desk import Consumer
 from inorder.server.status import Refusal
 from inorder.server.wire import PublishRequest, columns_of, publish_response, published, received, split, varint
 
@@ -138,7 +138,7 @@ def test_what_is_delivered_is_what_protobuf_reads(
     stored: list[Record], lease: int, attempt: int, attempts: bool
 ) -> None:
     leases = range(lease, lease + len(stored))
-    given_out = delivered(stored, [attempt] * len(stored), leases, Consumer("id-", "ack-"))
+    given_out = delivered(stored, [attempt] * len(stored), leases, _Source(MessageQueue(), "worker", "id-", "ack-"))
     response = PullResponse.FromString(b"".join(received(given_out, attempts)))
     assert len(response.received_messages) == len(stored)
     for one, (position, key, data, attributes, publish_us, *_), own in zip(

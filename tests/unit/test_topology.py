@@ -113,3 +113,17 @@ def test_leases_that_are_over_can_be_told_from_those_that_are_out() -> None:
     broker.settle("worker", [first], [])
     assert broker.over("worker", [first, second, 99]) == [first, 99]
     assert broker.over("nobody", [1]) == [1]
+
+
+def test_consumers_share_the_keys_and_each_keeps_what_it_has() -> None:
+    broker = MessageQueue()
+    broker.register_topic("orders")
+    broker.register_subscription("worker", "orders", {"message_ordering": True, "max_outstanding_per_key": 9})
+    one, other = broker.consumer("worker"), broker.consumer("worker")
+    broker.publish("orders", [Message(b"1", None, "a"), Message(b"2", None, "a"), Message(b"1", None, "b")])
+    [first] = broker.take("worker", 1, one)
+    assert [message.ordering_key for message in broker.take("worker", 9, other)] == ["b"]
+    assert [message.data for message in broker.take("worker", 9, one)] == [b"2"]
+    first.ack().result()
+    with pytest.raises(SubscriptionNotFound):
+        broker.consumer("nobody")

@@ -17,9 +17,8 @@ from typing import Protocol
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError
-from inorder.message import DATA, SIZE, Gap, Message
+from inorder.message import DATA, SIZE, Gap, Message, Source
 from inorder.options import SubscriptionOptions
-from inorder.pending import Pending
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
 from inorder.server.resources import exactly_once
 from inorder.server.status import detached, subscription_missing
@@ -28,27 +27,10 @@ IN_A_ROW = 4_000  # messages handed out before others on the loop have their tur
 LOOK_SECONDS = 1.0  # how often a taker without room finds out that its leases have run out
 
 
-class Consumer:
-    """As whom a taker takes. Its messages are answered by ack ids, and never by calls on them."""
-
-    def __init__(self, id_prefix: str, ack_id_prefix: str) -> None:
-        self.id_prefix = id_prefix
-        self.ack_id_prefix = ack_id_prefix
-
-    def ack(self, lease: int, answer: Pending[None]) -> None:
-        raise NotImplementedError
-
-    def nack(self, lease: int, answer: Pending[None]) -> None:
-        raise NotImplementedError
-
-    def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
-        raise NotImplementedError
-
-
 class Taker(Protocol):
     """One who wants messages."""
 
-    consumer: Consumer
+    consumer: Source  # as whom it takes
 
     def room(self) -> tuple[int, int]:
         """How many messages it can take now, and how many bytes."""
@@ -91,8 +73,8 @@ class Desk:
 
     # -- takers ------------------------------------------------------------------------------------
 
-    def consumer(self) -> Consumer:
-        return Consumer(self._watch.id_prefix, self._watch.ack_id_prefix)
+    def consumer(self) -> Source:
+        return self._broker.consumer(self._name)
 
     def over(self) -> bool:
         """Whether the subscription was deleted: one of the same name is another one."""
