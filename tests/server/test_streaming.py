@@ -276,6 +276,7 @@ def test_streams_end_with_what_they_stand_on(serve: Serve) -> None:
     server.raw_publisher().detach_subscription(request={"subscription": SUBSCRIPTION})
     assert stream.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert Stream(server.channel()).code() == grpc.StatusCode.FAILED_PRECONDITION
+    wait_until(lambda: not server.server._desks._open)
     subscriber.delete_subscription(subscription=SUBSCRIPTION)
     subscribed(server)
     stream = Stream(server.channel(), protocol_version=1)

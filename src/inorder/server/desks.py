@@ -8,7 +8,7 @@ from inorder.broker import MessageQueue
 from inorder.errors import NotFound
 from inorder.server.desk import Desk
 from inorder.server.names import Names
-from inorder.server.status import shutting_down, subscription_missing
+from inorder.server.status import detached, shutting_down, subscription_missing
 
 
 class Desks:
@@ -26,6 +26,11 @@ class Desks:
         if self._stopping:
             raise shutting_down()
         name = self._names.subscription(resource)
+        found = self._broker.get_subscription(name)
+        if found is None:
+            raise subscription_missing(resource)
+        if found.detached and not found.topic_deleted:
+            raise detached(resource)
         desk = self._open.get(name)
         self._used_us[name] = self._broker.clock.now_us()
         if desk is None or desk.over():

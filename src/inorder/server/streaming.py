@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
+from inorder.errors import InorderError
 from inorder.message import Message
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.server.answers import Answers, Outcome, check_deadline, outcome
@@ -22,7 +24,7 @@ from inorder.server.desks import Desks
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
 from inorder.server.names import Names
 from inorder.server.resources import ACK_DEADLINE_SECONDS, Proto
-from inorder.server.status import Context, abort, detached, invalid, parsed, within
+from inorder.server.status import Context, abort, invalid, parsed, within
 from inorder.server.wire import received
 
 # What may be out on a stream whose client sets no limit: it must end somewhere.
@@ -59,12 +61,8 @@ class StreamingPull:
         request = parsed(StreamingPullRequest, first)
         resource = request.subscription
         within("stream_ack_deadline_seconds", request.stream_ack_deadline_seconds, *ACK_DEADLINE_SECONDS)
-        name = self._names.subscription(resource)
         desk = self._desks.open(resource)
-        found = self._broker.get_subscription(name)
-        if found is not None and found.detached and not found.topic_deleted:
-            raise detached(resource)
-        stream = Stream(self._broker, name, desk, request)
+        stream = Stream(self._broker, self._names.subscription(resource), desk, request)
         reader = asyncio.create_task(self._read(stream, resource, request, requests))
         desk.join(stream)
         try:
@@ -215,7 +213,7 @@ class Stream:
 
     def give_back(self) -> None:
         """What was never sent comes again at once."""
-        if self._waiting:
+        with suppress(InorderError):  # a broker that is closed has forgotten them anyway
             self._broker.release(self._name, [message._lease for message in self._waiting], self.consumer)
 
     # -- for the desk ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from google.protobuf import empty_pb2
 from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
-from inorder.errors import AlreadyExists, NotFound
+from inorder.errors import AlreadyExists, InorderError, NotFound
 from inorder.message import Message
 from inorder.metadata import SubscriptionMetadata
 from inorder.server.admin import Admin
@@ -28,7 +29,6 @@ from inorder.server.status import (
     absent,
     ack_ids_failed,
     already_exists,
-    detached,
     guarded,
     invalid,
     parsed,
@@ -153,11 +153,9 @@ class Subscriber:
         request = parsed(PullRequest, raw)
         if request.max_messages <= 0:
             within("max_messages", request.max_messages, 1, MAX_PULLED)
-        found = self._subscription(request.subscription)
-        if found.detached and not found.topic_deleted:
-            raise detached(request.subscription)
         desk = self._desks.open(request.subscription)
-        pull = OnePull(desk, min(request.max_messages, MAX_PULLED), self._give_back(found.name))
+        name = self._names.subscription(request.subscription)
+        pull = OnePull(desk, min(request.max_messages, MAX_PULLED), lambda messages: self._give_back(name, messages))
         desk.join(pull)
         try:
             desk.hand_out()
@@ -167,8 +165,9 @@ class Subscriber:
             desk.leave(pull)
         return b"".join(received(messages, desk.counts_attempts))
 
-    def _give_back(self, name: str) -> Callable[[Sequence[Message]], None]:
-        return lambda messages: self._broker.release(name, [message._lease for message in messages])
+    def _give_back(self, name: str, messages: Sequence[Message]) -> None:
+        with suppress(InorderError):  # a broker that is closed has forgotten them anyway
+            self._broker.release(name, [message._lease for message in messages])
 
     async def acknowledge(self, request: Proto, context: Context) -> Proto:
         check_request_size(request.ByteSize())
