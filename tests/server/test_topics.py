@@ -8,6 +8,7 @@ import grpc
 import pytest
 from google.api_core import exceptions
 from google.cloud import pubsub_v1
+from google.cloud.pubsub_v1.publisher.exceptions import PublishToPausedOrderingKeyException
 from google.protobuf import duration_pb2, field_mask_pb2
 from google.pubsub_v1.types import PubsubMessage, Topic, pubsub
 
@@ -333,3 +334,15 @@ def test_a_publish_that_waits_for_room_is_given_up_with_its_client(serve: Serve)
         time.sleep(0.001)
     server.broker.ack(server.broker.pull("worker", 9))
     assert server.broker.pull("worker", 9) == []
+
+
+def test_googles_publisher_pauses_a_key_that_failed_and_resumes_it(serve: Serve) -> None:
+    options = pubsub_v1.types.PublisherOptions(enable_message_ordering=True)
+    publisher = serve().publisher(publisher_options=options)
+    with pytest.raises(exceptions.NotFound):
+        publisher.publish(TOPIC, b"a", ordering_key="k").result(10)
+    publisher.create_topic(name=TOPIC)
+    with pytest.raises(PublishToPausedOrderingKeyException):
+        publisher.publish(TOPIC, b"a", ordering_key="k").result(10)
+    publisher.resume_publish(TOPIC, "k")
+    assert publisher.publish(TOPIC, b"a", ordering_key="k").result(10)
