@@ -1,5 +1,6 @@
 """Subscriptions, pulls, acks and deadlines, by Google's client."""
 
+import json
 import threading
 import time
 from typing import Any
@@ -190,6 +191,12 @@ def test_what_the_embedded_api_set_is_kept_by_an_update(serve: Serve) -> None:
     assert changed is not None
     assert (changed.options.max_outstanding_per_key, changed.options.ack_deadline_seconds) == (3, 2.5)
     assert server.publisher().get_topic(topic=TOPIC).name == TOPIC
+    mask = field_mask_pb2.FieldMask(paths=["labels"])
+    for _ in range(2):
+        server.publisher().update_topic(request={"topic": {"name": TOPIC}, "update_mask": mask})
+    topic = server.broker.get_topic("orders")
+    assert topic is not None
+    assert json.loads(topic.options.annotations)["text"] == "whatever this is"
 
 
 def test_updates_at_the_same_time_do_not_undo_each_other(server: Running) -> None:

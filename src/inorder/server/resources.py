@@ -311,12 +311,12 @@ def _section(annotations: str) -> Mapping[str, Any]:
 
 
 def _sections(annotations: str) -> Mapping[str, Any]:
-    """All that is kept in annotations, if they are ours: the embedded API takes any text."""
+    """All that is kept in annotations. The embedded API takes any text, which is kept as it is."""
     try:
         found = json.loads(annotations) if annotations else {}
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        found = None
+    return found if isinstance(found, dict) else {"text": annotations}
 
 
 def _seconds(duration: Any) -> float:
