@@ -1,0 +1,1 @@
+"""The broker over gRPC, in the words of google.pubsub.v1."""
