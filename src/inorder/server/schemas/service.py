@@ -178,9 +178,9 @@ class SchemaService:
                     raise InvalidArgument(f"schema: either a definition or {_COMPILED}, not both")
                 given = schema.compiled_proto_schema
                 return await asyncio.to_thread(
-                    precompiled_definition, schema.type, given.compiled_bytes, given.root_message
+                    precompiled_definition, schema.type_, given.compiled_bytes, given.root_message
                 )
-            return await asyncio.to_thread(compile_definition, schema.type, schema.definition)
+            return await asyncio.to_thread(compile_definition, schema.type_, schema.definition)
 
     async def _keep(self, schema: Schema) -> None:
         """Only what is durable is true."""
@@ -190,7 +190,7 @@ class SchemaService:
 
 def schema_of(schema: Schema, revision: Revision, *, full: bool = True) -> Proto:
     """A revision as Google describes it."""
-    described: Proto = types.Schema.pb()(name=schema.name, type=int(schema.type), revision_id=revision.revision_id)
+    described: Proto = types.Schema.pb()(name=schema.name, type_=int(schema.type), revision_id=revision.revision_id)
     seconds, microseconds = divmod(revision.created_us, MICROSECONDS)
     described.revision_create_time.seconds = seconds
     described.revision_create_time.nanos = microseconds * 1_000
