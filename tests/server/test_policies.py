@@ -1,6 +1,8 @@
 """google.iam.v1 by Google's own clients, for topics, subscriptions, snapshots and schemas."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from google.iam.v1.policy_pb2 import Policy
 from google.pubsub_v1.types import Schema
 
 from inorder.server.documents import MemoryDocuments
+from inorder.server.sqlite_documents import SqliteDocuments
 
 from .admin_server import EXISTING, Clients, serving
 
@@ -130,9 +133,8 @@ def test_a_schema_takes_its_policy_with_it(clients: Clients) -> None:
     clients.schemas.delete_schema(name=SCHEMA)
 
 
-def test_policies_survive_a_restart() -> None:
-    documents = MemoryDocuments()
-    with serving(documents) as clients:
+def test_policies_survive_a_restart(tmp_path: Path) -> None:
+    with closing(SqliteDocuments(tmp_path)) as documents, serving(documents) as clients:
         policy = set_policy(clients, TOPIC, {"bindings": [VIEWER]})
-    with serving(documents) as clients:
+    with closing(SqliteDocuments(tmp_path)) as documents, serving(documents) as clients:
         assert get_policy(clients, TOPIC) == policy

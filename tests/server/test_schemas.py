@@ -2,6 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from inorder.server.documents import MemoryDocuments
 from inorder.server.schemas.book import SchemaSettings
 from inorder.server.schemas.definition import Encoding as OurEncoding
 from inorder.server.schemas.definition import SchemaType, compile_definition
+from inorder.server.sqlite_documents import SqliteDocuments
 
 from .admin_server import Clients, serving
 
@@ -290,14 +294,27 @@ def test_a_publisher_asks_the_book_which_revision_a_message_fits(clients: Client
     assert clients.book.check_message(settings, ALASKA[:-1] + b', "capital": "Juneau"}') == second
 
 
-def test_schemas_survive_a_restart() -> None:
-    documents = MemoryDocuments()
-    with serving(documents) as clients:
+def test_of_many_who_create_one_schema_one_does_and_commits_do_not_collide(clients: Clients) -> None:
+    def outcome(_: int) -> str:
+        try:
+            return create(clients).revision_id
+        except AlreadyExists:
+            return ""
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len([created for created in threads.map(outcome, range(8)) if created]) == 1
+        committed = list(threads.map(lambda _: commit(clients, avro()).revision_id, range(19)))
+    assert len({*committed, clients.schemas.get_schema(name=NAME).revision_id}) == 19
+    assert len(list(clients.schemas.list_schema_revisions(name=NAME))) == 20
+
+
+def test_schemas_survive_a_restart(tmp_path: Path) -> None:
+    with closing(SqliteDocuments(tmp_path)) as documents, serving(documents) as clients:
         first, second = create(clients), commit(clients, avro("capital"))
         kept = create(clients, STATE_PROTO, PROTOBUF, schema_id="kept")
         create(clients, schema_id="gone")
         clients.schemas.delete_schema(name=f"{PARENT}/schemas/gone")
-    with serving(documents) as clients:
+    with closing(SqliteDocuments(tmp_path)) as documents, serving(documents) as clients:
         assert [schema.name for schema in clients.schemas.list_schemas(parent=PARENT)] == [kept.name, NAME]
         assert list(clients.schemas.list_schema_revisions(request={"name": NAME, "view": SchemaView.FULL})) == [
             second,

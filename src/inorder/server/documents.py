@@ -3,10 +3,17 @@
 Schemas and policies change seldom and are read whole when the server starts. So this is all they ask of a place.
 """
 
-from collections.abc import Awaitable, Mapping
-from typing import Protocol
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
 
 from inorder.pending import Pending
+
+T = TypeVar("T")
+
+_under_way: set[asyncio.Future[Any]] = set()  # a loop remembers its tasks only as long as others do
 
 
 class Documents(Protocol):
@@ -35,3 +42,11 @@ class MemoryDocuments:
         else:
             documents[name] = document
         return Pending.of(None)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a change. A client that goes away ends the waiting only: else memory could miss what the disk has."""
+    task = asyncio.ensure_future(work)
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    return await asyncio.shield(task)

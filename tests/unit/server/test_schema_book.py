@@ -24,6 +24,7 @@ from inorder.server.schemas.book import (
     SchemaBook,
     SchemaSettings,
     plain_name,
+    schema_attributes,
     split_name,
 )
 from inorder.server.schemas.definition import Definition, Encoding, SchemaType, compile_definition
@@ -218,6 +219,14 @@ def test_a_refusal_says_why_as_google_does() -> None:
         f"for schema: {NAME}, last checked revision: revision_id={ids_of(book)[0]} failed"
         in (error.metadata["revisionInfo"])
     )
+
+
+def test_a_message_carries_the_revision_that_it_fits() -> None:
+    assert schema_attributes(settings(), "0123abcd") == {
+        "googclient_schemaname": NAME,
+        "googclient_schemaencoding": "JSON",
+        "googclient_schemarevisionid": "0123abcd",
+    }
 
 
 def test_settings_are_checked_when_they_are_made() -> None:

@@ -11,7 +11,7 @@ from google.iam.v1 import iam_policy_pb2, policy_pb2
 
 from inorder.clock import Clock
 from inorder.errors import InvalidArgument, NotFound
-from inorder.server.documents import Documents
+from inorder.server.documents import Documents, to_the_end
 from inorder.server.iam.book import PolicyBook, StoredPolicy, check_resource, granted
 from inorder.server.status import Context, RawCall, unary
 
@@ -47,15 +47,19 @@ class PolicyService:
     async def set_iam_policy(self, request: Proto, context: Context) -> Proto:
         resource = request.resource
         self._check_there(resource)
-        async with self._changing:
-            wanted = _merged(policy_of(self._book.get(resource)), request)
-            _check_policy(wanted)
-            etag = wanted.etag
-            wanted.ClearField("etag")
-            policy = self._book.replaced(resource, etag, wanted.SerializeToString(), self._clock.now_us())
-            await self._documents.put(KIND, resource, policy.encode())
-            self._book.put(resource, policy)
-        return policy_of(policy)
+
+        async def change() -> StoredPolicy:
+            async with self._changing:
+                wanted = _merged(policy_of(self._book.get(resource)), request)
+                _check_policy(wanted)
+                etag = wanted.etag
+                wanted.ClearField("etag")
+                policy = self._book.replaced(resource, etag, wanted.SerializeToString(), self._clock.now_us())
+                await self._documents.put(KIND, resource, policy.encode())
+                self._book.put(resource, policy)
+                return policy
+
+        return policy_of(await to_the_end(change()))
 
     async def get_iam_policy(self, request: Proto, context: Context) -> Proto:
         self._check_there(request.resource)
@@ -73,10 +77,14 @@ class PolicyService:
 
     async def forget(self, resource: str) -> None:
         """The resource is about to be deleted: one of its name that is made later begins without a policy."""
-        async with self._changing:
-            if resource in self._book:
-                await self._documents.put(KIND, resource, None)
-                self._book.put(resource, None)
+
+        async def change() -> None:
+            async with self._changing:
+                if resource in self._book:
+                    await self._documents.put(KIND, resource, None)
+                    self._book.put(resource, None)
+
+        await to_the_end(change())
 
     def _check_there(self, resource: str) -> None:
         check_resource(resource)

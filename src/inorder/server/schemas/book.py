@@ -187,6 +187,15 @@ class SchemaSettings:
     last_revision_id: str = ""
 
 
+def schema_attributes(settings: SchemaSettings, revision_id: str) -> dict[str, str]:
+    """What a message that fits carries from then on, so that subscribers know how to read it."""
+    return {
+        "googclient_schemaname": settings.schema,
+        "googclient_schemaencoding": settings.encoding.name,
+        "googclient_schemarevisionid": revision_id,
+    }
+
+
 Check = Callable[[bytes], None]
 Plan = list[tuple[str, Check]]  # the revisions to try, newest first: their ids and checks
 

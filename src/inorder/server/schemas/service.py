@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from inorder.clock import MICROSECONDS, Clock
 from inorder.errors import InvalidArgument
-from inorder.server.documents import Documents
+from inorder.server.documents import Documents, to_the_end
 from inorder.server.schemas.book import (
     MessageRefused,
     Revision,
@@ -80,11 +80,10 @@ class SchemaService:
         check_parent(request.parent)  # what is cheap to refuse is refused before anything is compiled
         check_schema_id(request.schema_id)
         definition = await self._compiled(request.schema)
-        salt = secrets.randbits(32)
-        async with self._changing:
-            now_us = self._clock.now_us()
-            schema = self._book.create(request.parent, request.schema_id, definition, salt, now_us)
-            await self._keep(schema)
+        salt, now_us = secrets.randbits(32), self._clock.now_us()
+        schema = await self._change(
+            lambda: self._book.create(request.parent, request.schema_id, definition, salt, now_us)
+        )
         return schema_of(schema, schema.latest)
 
     async def get_schema(self, request: Proto, context: Context) -> Proto:
@@ -114,15 +113,13 @@ class SchemaService:
             raise InvalidArgument(f"schema.name: {request.schema.name} is not the schema {name} that is to be revised")
         self._book.get(name)
         definition = await self._compiled(request.schema)
-        async with self._changing:
-            schema = await asyncio.to_thread(self._book.commit, name, definition, self._clock.now_us())
-            await self._keep(schema)
+        now_us = self._clock.now_us()
+        schema = await self._change(lambda: self._book.commit(name, definition, now_us))
         return schema_of(schema, schema.latest)
 
     async def rollback_schema(self, request: Proto, context: Context) -> Proto:
-        async with self._changing:
-            schema = self._book.rollback(plain_name(request.name), request.revision_id, self._clock.now_us())
-            await self._keep(schema)
+        name, now_us = plain_name(request.name), self._clock.now_us()
+        schema = await self._change(lambda: self._book.rollback(name, request.revision_id, now_us))
         return schema_of(schema, schema.latest)
 
     async def delete_schema_revision(self, request: Proto, context: Context) -> Proto:
@@ -130,19 +127,22 @@ class SchemaService:
         revision_id = revision_id or request.revision_id
         if not revision_id:
             raise InvalidArgument(f"name: {request.name} names no revision; append @ and its id")
-        async with self._changing:
-            schema = self._book.get(name)
-            gone = schema.revision(revision_id)
-            await self._keep(schema.without(revision_id))
+        schema = self._book.get(name)
+        gone = schema.revision(revision_id)
+        await self._change(lambda: self._book.get(name).without(revision_id))
         return schema_of(schema, gone)
 
     async def delete_schema(self, request: Proto, context: Context) -> Proto:
         name = plain_name(request.name)
-        async with self._changing:
-            self._book.get(name)
-            await self._deleted(name)
-            await self._documents.put(KIND, name, None)
-            self._book.put(name, None)
+
+        async def delete() -> None:
+            async with self._changing:
+                self._book.get(name)
+                await self._deleted(name)
+                await self._documents.put(KIND, name, None)
+                self._book.put(name, None)
+
+        await to_the_end(delete())
         return empty_pb2.Empty()
 
     async def validate_schema(self, request: Proto, context: Context) -> Proto:
@@ -182,10 +182,21 @@ class SchemaService:
                 )
             return await asyncio.to_thread(compile_definition, schema.type_, schema.definition)
 
-    async def _keep(self, schema: Schema) -> None:
-        """Only what is durable is true."""
-        await self._documents.put(KIND, schema.name, schema.encode())
-        self._book.put(schema.name, schema)
+    async def _change(self, decide: Callable[[], Schema]) -> Schema:
+        """What a verb of the book decides, once it is durable. Deciding may take long, too."""
+
+        def decided() -> tuple[Schema, bytes]:
+            schema = decide()
+            return schema, schema.encode()
+
+        async def change() -> Schema:
+            async with self._changing:
+                schema, document = await asyncio.to_thread(decided)
+                await self._documents.put(KIND, schema.name, document)
+                self._book.put(schema.name, schema)
+                return schema
+
+        return await to_the_end(change())
 
 
 def schema_of(schema: Schema, revision: Revision, *, full: bool = True) -> Proto:
