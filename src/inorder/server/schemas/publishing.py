@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from inorder.message import Batch
-from inorder.server.schemas.book import SchemaBook, SchemaSettings, plain_name, schema_attributes
+from inorder.server.schemas.book import DELETED_SCHEMA, SchemaBook, SchemaSettings, plain_name, schema_attributes
 from inorder.server.schemas.definition import checked_encoding
 
 
 def settings_of(described: Any) -> SchemaSettings:
     """The settings of a topic as google.pubsub.v1 describes them; `SchemaBook.check_settings` knows if they can be."""
     return SchemaSettings(
-        plain_name(described.schema),
+        described.schema if described.schema == DELETED_SCHEMA else plain_name(described.schema),
         checked_encoding(described.encoding),
         described.first_revision_id,
         described.last_revision_id,
