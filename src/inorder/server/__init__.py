@@ -9,6 +9,9 @@
     desk        who gets what of a subscription: streams and pulls take turns
     answers     acks, nacks and deadlines by ack id
     publisher, subscriber, streaming    the calls
+    schemas     definitions of messages, their revisions, and messages checked by them
+    iam         policies, kept and returned
+    documents   where both are kept
     expiry      subscriptions that nobody uses
     startup     what is created when the server starts
     status      what went wrong, in gRPC's codes and Google's words
