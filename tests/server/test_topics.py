@@ -155,7 +155,6 @@ def test_fields_of_a_topic_are_changed_one_by_one(server: Running) -> None:
     "fields",
     [
         {"kms_key_name": "key"},
-        {"schema_settings": {"schema": "projects/shop/schemas/s"}},
         {"ingestion_data_source_settings": {"platform_logs_settings": {"severity": 4}}},
         {"message_transforms": [{"javascript_udf": {"function_name": "f", "code": "c"}}]},
         {"tags": {"a": "b"}},

@@ -49,6 +49,7 @@ def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _serve(given: argparse.Namespace) -> int:
     try:
         from inorder.server import Server
+        from inorder.server.sqlite_documents import SqliteDocuments
         from inorder.server.startup import create
     except ImportError as error:
         needed = "pip install 'inorder[server]'"
@@ -57,12 +58,16 @@ def _serve(given: argparse.Namespace) -> int:
         raise InvalidArgument(f"--port: 0 to 65535, not {given.port}")
     window = given.max_outstanding_per_key
     broker = MessageQueue() if given.memory else MessageQueue.open(given.data, journal=given.journal, sync=given.sync)
+    documents = None
     try:
-        server = Server(broker, project=given.project, max_outstanding_per_key=window)
+        documents = None if given.memory else SqliteDocuments(given.data)
+        server = Server(broker, project=given.project, max_outstanding_per_key=window, documents=documents)
         if given.startup is not None:
             create(given.startup, broker, server.names, window=window)
         asyncio.run(_run(server, given))
     finally:
+        if documents is not None:
+            documents.close()
         broker.close()
     return 0
 

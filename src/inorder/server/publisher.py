@@ -12,11 +12,15 @@ from google.pubsub_v1.types import pubsub
 from inorder.broker import MessageQueue
 from inorder.errors import AlreadyExists, NotFound
 from inorder.metadata import TopicMetadata
+from inorder.options import TopicOptions
 from inorder.server.admin import Admin
 from inorder.server.limits import check_batch, check_request_size
 from inorder.server.names import Names, project_of
 from inorder.server.paging import page
-from inorder.server.resources import Proto, topic_of, topic_options, updated
+from inorder.server.resources import Proto, topic_of, topic_options, topic_schema, updated
+from inorder.server.schemas.book import MessageRefused, SchemaBook, SchemaSettings
+from inorder.server.schemas.publishing import fitting
+from inorder.server.schemas.service import refused
 from inorder.server.status import (
     Context,
     RawCall,
@@ -34,10 +38,12 @@ SERVICE = "google.pubsub.v1.Publisher"
 class Publisher:
     """The calls of the service."""
 
-    def __init__(self, broker: MessageQueue, names: Names, admin: Admin) -> None:
+    def __init__(self, broker: MessageQueue, names: Names, admin: Admin, schemas: SchemaBook) -> None:
         self._broker = broker
         self._names = names
         self._admin = admin
+        self._schemas = schemas
+        self._asked: dict[str, tuple[TopicOptions, SchemaSettings | None]] = {}  # as last read of each topic
 
     def calls(self) -> Mapping[str, RawCall]:
         """Each by its name."""
@@ -57,6 +63,12 @@ class Publisher:
         topic, batch = published(raw)
         name = self._names.topic(topic)
         check_batch(batch)
+        settings = self._settings(topic)
+        if settings is not None:
+            try:
+                batch = fitting(self._schemas, settings, batch)
+            except MessageRefused as error:
+                raise refused(error) from None
         try:
             answer = self._broker.submit(name, batch)
         except NotFound:
@@ -72,7 +84,7 @@ class Publisher:
 
     async def create_topic(self, request: Proto, context: Context) -> Proto:
         name = self._names.new("topics", request.name)
-        options = topic_options(request)
+        options = self._checked(topic_options(request))
         try:
             await self._admin.run(lambda: self._broker.register_topic(name, options))
         except AlreadyExists:
@@ -87,7 +99,8 @@ class Publisher:
         async with self._admin.changing:
             found = self._topic(resource)
             shown = topic_of(found, self._names)
-            options = topic_options(updated(shown, request.topic, request.update_mask), found.options, shown)
+            wanted = updated(shown, request.topic, request.update_mask)
+            options = self._checked(topic_options(wanted, found.options, shown))
             try:
                 await self._admin.run(lambda: self._broker.update_topic(found.name, options))
             except NotFound:
@@ -122,6 +135,19 @@ class Publisher:
         except NotFound:
             raise subscription_missing(request.subscription) from None
         return pubsub.DetachSubscriptionResponse.pb()()
+
+    def _checked(self, options: TopicOptions) -> TopicOptions:
+        settings = topic_schema(options)
+        if settings is not None:
+            self._schemas.check_settings(settings)
+        return options
+
+    def _settings(self, resource: str) -> SchemaSettings | None:
+        options = self._topic(resource).options
+        asked = self._asked.get(resource)
+        if asked is None or asked[0] is not options:
+            asked = self._asked[resource] = (options, topic_schema(options))
+        return asked[1]
 
     def _topic(self, resource: str) -> TopicMetadata:
         found = self._broker.get_topic(self._names.topic(resource))

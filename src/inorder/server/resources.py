@@ -26,6 +26,8 @@ from inorder.options import (
     TopicOptions,
 )
 from inorder.server.names import DELETED_TOPIC, Names
+from inorder.server.schemas.book import DELETED_SCHEMA, SchemaSettings
+from inorder.server.schemas.publishing import settings_of
 from inorder.server.status import absent, invalid, within
 
 Proto: TypeAlias = Any  # a message of google.pubsub.v1; the package has no types
@@ -35,7 +37,7 @@ Subscription = pubsub.Subscription.pb()
 
 # Fields that are kept in the annotations and returned.
 KEPT: Mapping[str, tuple[str, ...]] = {
-    "Topic": ("labels", "message_storage_policy"),
+    "Topic": ("labels", "message_storage_policy", "schema_settings"),
     "Subscription": ("labels", "expiration_policy", "enable_exactly_once_delivery"),
 }
 # Fields that only the service sets; in a request they mean nothing, at Google's too.
@@ -63,7 +65,6 @@ HONOURED: Mapping[str, tuple[str, ...]] = {
 ABSENT: Mapping[str, Mapping[str, str]] = {
     "Topic": {
         "kms_key_name": "Encryption keys of a key service are not supported: encrypt the disk instead.",
-        "schema_settings": "Schemas are not supported.",
         "ingestion_data_source_settings": "Ingestion from other services is not supported.",
         "message_transforms": "Message transforms are not supported.",
         "tags": "Resource tags are not supported: use labels.",
@@ -116,6 +117,19 @@ def topic_of(metadata: TopicMetadata, names: Names) -> Proto:
     if metadata.options.message_retention_duration is not None:
         _set_seconds(topic.message_retention_duration, metadata.options.message_retention_duration)
     return topic
+
+
+def topic_schema(options: TopicOptions) -> SchemaSettings | None:
+    """What the messages of a topic must look like; None: anything."""
+    settings = _remembered(Topic, options.annotations)
+    return settings_of(settings.schema_settings) if settings.HasField("schema_settings") else None
+
+
+def without_schema(options: TopicOptions) -> TopicOptions:
+    """The same when the schema is deleted: the topic says so, and takes nothing."""
+    topic = _remembered(Topic, options.annotations)
+    topic.schema_settings.schema = DELETED_SCHEMA
+    return replace(options, annotations=_kept(topic, options.annotations))
 
 
 # -- subscriptions ---------------------------------------------------------------------------------
