@@ -115,7 +115,8 @@ def known_fields() -> set[tuple[str, str]]:
     """Those of every message that a call which is there can carry, down to what is absent."""
     found: set[tuple[str, str]] = set()
     documented = fields()
-    there = {call for (_, call), here in calls().items() if here != "absent"}
+    elsewhere = ("SchemaService", "IAMPolicy")  # on a page of their own
+    there = {call for (service, call), here in calls().items() if here != "absent" and service not in elsewhere}
     waiting = [getattr(pubsub, name).pb().DESCRIPTOR for call in there for name in WRAPPERS[call]]
     seen: set[str] = set()
     while waiting:
