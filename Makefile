@@ -13,6 +13,7 @@ DISK_SEEDS ?= 50000
 FORWARDER_SEEDS ?= 20000
 PARTITION_SEEDS ?= 500
 SPARK_KILLS ?= 30
+FUZZ_INPUTS ?= 1000000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run tour test lint format bench bench-peers soak clean
@@ -55,6 +56,7 @@ soak: $(READY) ## Search long for an order of events that breaks a promise (KILL
 	    $(BIN)/pytest --quiet --timeout=0 tests/simulation
 	@KILLS=$(KILLS) $(BIN)/pytest --quiet --timeout=0 tests/integration
 	@SPARK_KILLS=$(SPARK_KILLS) $(BIN)/pytest --quiet --timeout=0 tests/spark/test_killed_drivers.py
+	@HYPOTHESIS_PROFILE=soak FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/pytest --quiet --timeout=0 tests/server/test_wire.py
 
 clean: ## Remove the environment and all that was generated
 	@rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

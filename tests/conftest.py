@@ -27,10 +27,12 @@ PAGES_WITH_SPARK = {"spark.md", "audit.md"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares a session of Spark runs in one worker, which then starts it once."""
+    """What shares a session of Spark runs in one worker, what starts its own in another: two at a time are enough."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()) or any(page in item.nodeid for page in PAGES_WITH_SPARK):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group("one Spark"))
+        elif item.nodeid.startswith("tests/spark/") or "whole_story" in item.nodeid:
+            item.add_marker(pytest.mark.xdist_group("other Sparks"))
 
 
 @pytest.fixture(scope="session")

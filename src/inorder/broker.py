@@ -179,6 +179,15 @@ class MessageQueue:
         checked = build(TopicOptions, options)
         self._turn(lambda state, now_us: state.create_topic(name, checked, now_us))
 
+    def update_topic(self, name: str, changes: TopicOptions | Mapping[str, Any]) -> None:
+        """Change options."""
+
+        def update(state: State, _: int) -> Decision[None]:
+            checked = changes if isinstance(changes, TopicOptions) else merge(state.topic(name).options, changes)
+            return state.update_topic(name, checked)
+
+        self._turn(update)
+
     def unregister_topic(self, name: str) -> None:
         """Delete a topic and its messages. Its subscriptions stay, detached."""
         self._turn(lambda state, _: state.delete_topic(name))
@@ -215,6 +224,16 @@ class MessageQueue:
             return decision
 
         self._turn(update, name)
+
+    def detach_subscription(self, name: str) -> None:
+        """It gets nothing of its topic any more, and what waits in it is gone."""
+
+        def detach(state: State, _: int) -> Decision[None]:
+            decision = state.detach_subscription(name)
+            self._tell(self._watchers.get(name, ()), state.subscription(name).options)
+            return decision
+
+        self._turn(detach)
 
     def unregister_subscription(self, name: str) -> None:
         """Delete a subscription and all that waits in it. Those who watch it watch nothing any more."""
@@ -366,6 +385,12 @@ class MessageQueue:
                 call()
         return delivered(records, attempts, leases, source)
 
+    def consumer(self, subscription: str) -> Source:
+        """One more consumer of a subscription, to take as: of a key it keeps what it has, beside others."""
+        with self._lock:
+            found = self._state.subscription(subscription)
+            return _Source(self, found.name, found.id_prefix, found.ack_id_prefix)
+
     def _check_consumer(self, source: Source, subscription: str) -> None:
         if self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
             raise SubscriptionNotFound(subscription)
@@ -437,6 +462,12 @@ class MessageQueue:
             return state.extend(subscription, leases, seconds, now_us)
 
         return self._turn(extend)
+
+    def over(self, subscription: str, leases: Iterable[int]) -> list[int]:
+        """Those of these leases that are not out, or no longer."""
+        with self._lock:
+            subscribed = self._state.subscriptions.get(subscription)
+            return list(leases) if subscribed is None else subscribed.leases.split(leases)[1]
 
     def release(self, subscription: str, leases: Sequence[int], consumer: Source | None = None) -> None:
         """Take back what a consumer holds but did not begin, without counting it as failed."""
@@ -676,6 +707,15 @@ class MessageQueue:
         self._commits.soon()
         return durable
 
+    def written(self) -> Pending[None]:
+        """As `durable`, but done when the end of this process cannot undo it, whatever that of the machine may."""
+        if self._commits is None:
+            return Pending.of(None)
+        with self._lock:
+            written = self._commits.written()
+        self._commits.soon()
+        return written
+
     def _wait_until_written(self) -> None:
         """An ack is written before it is answered, and synced with whatever is synced next.
 
@@ -905,4 +945,5 @@ def _subscription_metadata(subscription: Subscription) -> SubscriptionMetadata:
         _datetime(subscription.created_us),
         subscription.options,
         subscription.detached,
+        subscription.detached and not subscription.on_request,
     )

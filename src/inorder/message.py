@@ -299,6 +299,26 @@ def _plain_batch(messages: Sequence[Message]) -> Batch | None:
     return (keys, data, none, sizes) if short and fits and text.isascii() else None
 
 
+def with_source(record: Record, source: str, attempts: int) -> Record:
+    """A dead letter that says where it came from, in the words of Pub/Sub."""
+    position, key, data, attributes, publish_us, size, stored_us = record
+    published = datetime.fromtimestamp(publish_us // MICROSECONDS, UTC).replace(microsecond=publish_us % MICROSECONDS)
+    _, project, _, subscription = ("", "", "", *source.split("/"))[-4:]
+    added = {
+        "CloudPubSubDeadLetterSourceSubscription": subscription,
+        "CloudPubSubDeadLetterSourceSubscriptionProject": project,
+        "CloudPubSubDeadLetterSourceTopicPublishTime": published.isoformat(timespec="milliseconds"),
+        "CloudPubSubDeadLetterSourceDeliveryCount": str(attempts),
+    }
+    merged = {**(attributes or {}), **added}
+    grown = _attributes_size(merged) - _attributes_size(attributes or {})
+    return position, key, data, merged, publish_us, size + grown, stored_us
+
+
+def _attributes_size(attributes: Mapping[str, str]) -> int:
+    return sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
+
+
 def numbered(prefix: str, first: int, count: int) -> list[str]:
     """The prefix with each of `count` numbers from `first` on, for a third of what formatting each would cost."""
     end = first + count

@@ -27,7 +27,8 @@ class SubscriptionMetadata:
     topic: str
     created: datetime
     options: SubscriptionOptions
-    detached: bool  # its topic was deleted; nothing will come any more
+    detached: bool  # its topic was deleted, or it was detached on request: nothing will come any more
+    topic_deleted: bool = False
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import difflib
 import functools
 import math
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import MISSING, InitVar, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -23,6 +24,8 @@ RESERVED_ATTRIBUTE_PREFIX = "goog"
 MAX_ACK_DEADLINE_SECONDS = 600
 MAX_FILTER_BYTES = 256
 MAX_NAME_LENGTH = 255
+MAX_SOURCE_BYTES = 1_024  # as much as an attribute may hold
+MAX_ANNOTATIONS_BYTES = 65_536  # labels and the like: each change of an option writes them down again
 MAX_WRITER_LENGTH = 200  # it is part of a file's name, too
 DEFAULT_DELIVERY_ATTEMPTS = 5  # Pub/Sub's default where a policy names no number
 DAY_SECONDS = 86_400
@@ -140,6 +143,15 @@ def _check_filter(text: object) -> None:
     raise InvalidArgument(f"filter: a string of at most {MAX_FILTER_BYTES} bytes, not {text!r}")
 
 
+def _check_text(name: str, text: object, limit: int) -> None:
+    try:
+        if isinstance(text, str) and len(text.encode()) <= limit:
+            return
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{name}: not valid UTF-8, {error.reason} at {error.start}") from None
+    raise InvalidArgument(f"{name}: a string of at most {limit} bytes, not {reprlib.repr(text)}")
+
+
 def check_choice(name: str, value: object, choices: Any) -> None:
     if value not in get_args(choices):
         allowed = ", ".join(repr(choice) for choice in get_args(choices))
@@ -197,14 +209,20 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPolicy:
-    """Where a message goes that failed `max_delivery_attempts` times."""
+    """Where a message goes that failed `max_delivery_attempts` times.
+
+    With a `source`, as "projects/P/subscriptions/S", it tells there where it came from, in the attributes that
+    Pub/Sub gives to dead letters.
+    """
 
     dead_letter_topic: str
     max_delivery_attempts: int = DEFAULT_DELIVERY_ATTEMPTS
+    source: str = ""
 
     def __post_init__(self) -> None:
         check_name("dead_letter_topic", self.dead_letter_topic)
         check_whole("max_delivery_attempts", self.max_delivery_attempts)
+        _check_text("source", self.source, MAX_SOURCE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +250,10 @@ class TopicOptions:
     """How a topic keeps its messages."""
 
     message_retention_duration: float | None = None  # seconds; None: only until all have acked
+    annotations: str = ""  # kept with the topic for whoever wants to; means nothing here
 
     def __post_init__(self) -> None:
+        _check_text("annotations", self.annotations, MAX_ANNOTATIONS_BYTES)
         if self.message_retention_duration is not None:
             check_number("message_retention_duration", self.message_retention_duration, above=0, up_to=31 * DAY_SECONDS)
 
@@ -282,6 +302,7 @@ class SubscriptionOptions(_OtherSpellings):
     on_poison: OnPoison = "dead_letter"
     max_outstanding_per_key: int = 1
     filter: str = ""
+    annotations: str = ""  # kept with the subscription for whoever wants to; means nothing here
     if TYPE_CHECKING:  # as `_by_either_name` takes them; a real InitVar would get in the way of `replace`
         message_ordering: InitVar[bool] = False
         ack_deadline: InitVar[float] = 10
@@ -306,6 +327,7 @@ class SubscriptionOptions(_OtherSpellings):
                 "there are no keys"
             )
         _check_filter(self.filter)
+        _check_text("annotations", self.annotations, MAX_ANNOTATIONS_BYTES)
 
     @property
     def max_failures(self) -> int | None:

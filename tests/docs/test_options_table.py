@@ -30,6 +30,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "minimum_backoff": {"maximum_backoff": 86_400},
     "maximum_backoff": {"minimum_backoff": 0},
     "max_delivery_attempts": {"dead_letter_topic": "dead"},
+    "source": {"dead_letter_topic": "dead"},
 }
 NO_CHOICE = "something else"
 

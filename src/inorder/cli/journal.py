@@ -18,7 +18,7 @@ from inorder.errors import InorderError, InvalidArgument, JournalInUse
 from inorder.journal.decoding import EVENTS, MEANING
 from inorder.journal.findings import Finding, Verified
 from inorder.journal.frames import OFFSET_MASK, segment_of
-from inorder.journal.info import JournalInfo, info
+from inorder.journal.info import JournalInfo, SubscriptionInfo, info
 from inorder.journal.layout import DATABASE, log_name
 from inorder.journal.lock import owner_of
 from inorder.journal.reading import JournalReader, existing_journal
@@ -122,7 +122,7 @@ def _told(found: JournalInfo) -> Iterator[str]:
         [
             (
                 subscription.name,
-                f"{subscription.topic} (deleted)" if subscription.detached else subscription.topic,
+                _topic_of(subscription),
                 subscription.backlog,
                 "" if (oldest := subscription.oldest_unacked) is None else f"{oldest}",
                 len(subscription.parked),
@@ -132,6 +132,12 @@ def _told(found: JournalInfo) -> Iterator[str]:
             for subscription in found.subscriptions
         ],
     )
+
+
+def _topic_of(subscription: SubscriptionInfo) -> str:
+    if not subscription.detached:
+        return subscription.topic
+    return f"{subscription.topic} ({'deleted' if subscription.topic_deleted else 'detached'})"
 
 
 def _place(found: JournalInfo, location: int) -> str:

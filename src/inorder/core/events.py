@@ -27,6 +27,11 @@ class TopicDeleted(NamedTuple):
     topic: str
 
 
+class TopicUpdated(NamedTuple):
+    topic: str
+    options: TopicOptions
+
+
 class SubscriptionCreated(NamedTuple):
     subscription: str
     topic: str
@@ -38,6 +43,12 @@ class SubscriptionCreated(NamedTuple):
 class SubscriptionUpdated(NamedTuple):
     subscription: str
     options: SubscriptionOptions
+
+
+class SubscriptionDetached(NamedTuple):
+    """On request: its topic is still there, but it gets nothing of it any more."""
+
+    subscription: str
 
 
 class SubscriptionDeleted(NamedTuple):
@@ -137,9 +148,11 @@ class Elapsed(NamedTuple):
 
 Event: TypeAlias = (
     TopicCreated
+    | TopicUpdated
     | TopicDeleted
     | SubscriptionCreated
     | SubscriptionUpdated
+    | SubscriptionDetached
     | SubscriptionDeleted
     | Published
     | Written

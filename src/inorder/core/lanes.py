@@ -243,8 +243,8 @@ class WindowedLanes(Lanes[Item]):
         self._window = window
         self._line: deque[str | Item] = deque()  # tokens of keys, and items without a key
         self._has_token: set[str] = set()
-        self._aside: dict[object, deque[str]] = {}  # tokens that only this consumer may use
-        self._aside_for: dict[str, object] = {}  # the keys among them; a token of no such key is void
+        self._aside: dict[object, dict[str, None]] = {}  # tokens that only this consumer may use, in their order
+        self._aside_for: dict[str, object] = {}  # whose they are
         self._held: set[str] = set()
         self._out: dict[str, int] = {}
         self._owner: dict[str, object] = {}
@@ -320,26 +320,23 @@ class WindowedLanes(Lanes[Item]):
 
     def forsake(self, consumer: object) -> None:
         for key in self._aside.pop(consumer, ()):
-            if key in self._aside_for:
-                del self._aside_for[key]
-                self._line.append(key)
+            del self._aside_for[key]
+            self._line.append(key)
 
     def _next(self, consumer: object) -> Item | None:
-        aside = self._aside.get(consumer)
-        while aside:
-            key = aside.popleft()
-            if key in self._aside_for and self._aside_for[key] is consumer:
-                del self._aside_for[key]
-                self._has_token.discard(key)
-                if self._may_go(key):
-                    return self._go(key, consumer)
+        while aside := self._aside.get(consumer):
+            key = next(iter(aside))
+            self._no_longer_aside(key)
+            self._has_token.discard(key)
+            if self._may_go(key):
+                return self._go(key, consumer)
         while self._line:
             turn = self._line.popleft()
             if not isinstance(turn, str):
                 return turn
             if self._may_go(turn) and self._owner.get(turn, consumer) is not consumer:
                 owner = self._aside_for[turn] = self._owner[turn]
-                self._aside.setdefault(owner, deque()).append(turn)
+                self._aside.setdefault(owner, {})[turn] = None
                 continue
             self._has_token.discard(turn)
             if self._may_go(turn):
@@ -371,8 +368,15 @@ class WindowedLanes(Lanes[Item]):
             del self._out[key]
             del self._owner[key]
             if key in self._aside_for:
-                del self._aside_for[key]
+                self._no_longer_aside(key)
                 self._line.append(key)
+
+    def _no_longer_aside(self, key: str) -> None:
+        """With its last token a consumer is forgotten: some come for one pull and never again."""
+        owner = self._aside_for.pop(key)
+        del self._aside[owner][key]
+        if not self._aside[owner]:
+            del self._aside[owner]
 
     def _go_on(self, key: str) -> None:
         if self._behind[key] or key in self._out:

@@ -27,9 +27,11 @@ from inorder.core.events import (
     Sought,
     SubscriptionCreated,
     SubscriptionDeleted,
+    SubscriptionDetached,
     SubscriptionUpdated,
     TopicCreated,
     TopicDeleted,
+    TopicUpdated,
     Written,
 )
 from inorder.core.holds import Hold, longer
@@ -76,6 +78,7 @@ class Ledger:
     options: SubscriptionOptions
     created_us: int
     detached: bool = False
+    on_request: bool = False  # it was detached so, and its topic is another matter
     done: Ranges = field(default_factory=Ranges)  # positions that will not be delivered any more
     gaps: dict[int, str] = field(default_factory=dict)  # position → why there is a gap instead of a message
     failures: dict[int, Failure] = field(default_factory=dict)
@@ -203,6 +206,9 @@ class Book:
         self.serial = event.serial + 1
         self.topics[event.topic] = TopicLedger(event.topic, event.serial, event.id_prefix, event.options, event.now_us)
 
+    def topic_updated(self, event: TopicUpdated) -> None:
+        self.topics[event.topic].options = event.options
+
     def topic_deleted(self, event: TopicDeleted) -> None:
         del self.topics[event.topic]
         for ledger in self.subscriptions.values():
@@ -218,6 +224,11 @@ class Book:
 
     def subscription_updated(self, event: SubscriptionUpdated) -> None:
         self.subscriptions[event.subscription].updated(event.options)
+
+    def subscription_detached(self, event: SubscriptionDetached) -> None:
+        ledger = self.subscriptions[event.subscription]
+        ledger.detach()
+        ledger.on_request = True
 
     def subscription_deleted(self, event: SubscriptionDeleted) -> None:
         del self.subscriptions[event.subscription]
@@ -238,12 +249,16 @@ class Book:
             match event:
                 case TopicCreated():
                     self.topic_created(event)
+                case TopicUpdated():
+                    self.topic_updated(event)
                 case TopicDeleted():
                     self.topic_deleted(event)
                 case SubscriptionCreated():
                     self.subscription_created(event)
                 case SubscriptionUpdated():
                     self.subscription_updated(event)
+                case SubscriptionDetached():
+                    self.subscription_detached(event)
                 case SubscriptionDeleted():
                     self.subscription_deleted(event)
                 case Published(topic, records, _, refused, _):

@@ -28,9 +28,11 @@ from inorder.core.events import (
     Sought,
     SubscriptionCreated,
     SubscriptionDeleted,
+    SubscriptionDetached,
     SubscriptionUpdated,
     TopicCreated,
     TopicDeleted,
+    TopicUpdated,
     Written,
 )
 from inorder.core.ledger import Book, Ledger, TopicLedger
@@ -48,7 +50,7 @@ from inorder.errors import (
     TopicAlreadyExists,
     TopicNotFound,
 )
-from inorder.message import POSITION, SIZE, STORED_US, Batch, Record, numbered
+from inorder.message import POSITION, SIZE, STORED_US, Batch, Record, numbered, with_source
 from inorder.options import (
     MAX_ACK_DEADLINE_SECONDS,
     MAX_WRITER_LENGTH,
@@ -112,6 +114,10 @@ class State:
             raise TopicAlreadyExists(name)
         return None, [TopicCreated(name, self._serial, f"{self._epoch}{self._serial}-", options, now_us)], ()
 
+    def update_topic(self, name: str, options: TopicOptions) -> Decision[None]:
+        self.topic(name)
+        return None, [TopicUpdated(name, options)], ()
+
     def delete_topic(self, name: str) -> Decision[None]:
         self.topic(name)
         return None, [TopicDeleted(name)], ()
@@ -135,6 +141,10 @@ class State:
                 "create another subscription"
             )
         return None, [SubscriptionUpdated(name, options)], ()
+
+    def detach_subscription(self, name: str) -> Decision[None]:
+        """Once more is no error, and changes nothing."""
+        return None, () if self.subscription(name).detached else [SubscriptionDetached(name)], ()
 
     def delete_subscription(self, name: str) -> Decision[None]:
         self.subscription(name)
@@ -299,6 +309,9 @@ class State:
         policy = subscription.options.dead_letter_policy
         assert policy is not None
         topic = self.topic(policy.dead_letter_topic)
+        if policy.source:
+            counts = [subscription.failures.count(record[POSITION]) + 1 for record in poison]
+            poison = [with_source(record, policy.source, count) for record, count in zip(poison, counts, strict=True)]
         records: list[Record] = [
             (position, key, data, attributes, publish_us, size, max(now_us, topic.stored_us))
             for position, (_, key, data, attributes, publish_us, size, _) in enumerate(
@@ -458,6 +471,10 @@ class State:
         self.topics[name] = Topic(name, serial, id_prefix, options, now_us, self._history(serial))
         self._subscribed_otherwise(name)
 
+    def _topic_updated(self, event: TopicUpdated) -> None:
+        self.topics[event.topic].options = event.options
+        self._subscribed_otherwise(event.topic)
+
     def _topic_deleted(self, event: TopicDeleted) -> None:
         topic = self.topics.pop(event.topic)
         for subscription in topic.subscriptions:
@@ -485,6 +502,13 @@ class State:
         subscription = self.subscriptions[event.subscription]
         subscription.update(event.options)
         self._set_alarm(subscription)
+        self._subscribed_otherwise(subscription.topic)
+
+    def _subscription_detached(self, event: SubscriptionDetached) -> None:
+        subscription = self.subscriptions[event.subscription]
+        self.topics[subscription.topic].subscriptions.remove(subscription)
+        subscription.detach()
+        subscription.on_request = True
         self._subscribed_otherwise(subscription.topic)
 
     def _subscription_deleted(self, event: SubscriptionDeleted) -> None:
@@ -568,9 +592,11 @@ def _refuse(subscription: Subscription, more_is_coming: bool) -> None:
 
 _APPLY: Mapping[type, Callable[[State, Any], None]] = {
     TopicCreated: State._topic_created,
+    TopicUpdated: State._topic_updated,
     TopicDeleted: State._topic_deleted,
     SubscriptionCreated: State._subscription_created,
     SubscriptionUpdated: State._subscription_updated,
+    SubscriptionDetached: State._subscription_detached,
     SubscriptionDeleted: State._subscription_deleted,
     Written: State._written,
     Failed: State._failed,

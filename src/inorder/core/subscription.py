@@ -80,6 +80,7 @@ class Subscription:
         "max_bytes",
         "max_messages",
         "name",
+        "on_request",
         "options",
         "ordered",
         "out_bytes",
@@ -115,6 +116,7 @@ class Subscription:
         self.id_prefix = id_prefix
         self.created_us = created_us
         self.detached = False
+        self.on_request = False  # whether it was detached so, or because its topic was deleted
         self.counters = Counters()
         self._first_lease = first_lease
         self._not_acked = 0  # leases that ended otherwise than by the ack of a message
@@ -793,7 +795,9 @@ class Subscription:
 
     def ledger(self) -> Ledger:
         """What must survive of all this."""
-        ledger = Ledger(self.name, self.topic, self.serial, self.options, self.created_us, self.detached)
+        ledger = Ledger(
+            self.name, self.topic, self.serial, self.options, self.created_us, self.detached, self.on_request
+        )
         if self.detached:
             return ledger
         unacked: list[int] = []
@@ -814,7 +818,7 @@ class Subscription:
 
     def restore(self, ledger: Ledger) -> None:
         """Go on from what is known; the messages are read from the log when they are wanted."""
-        self.detached = ledger.detached
+        self.detached, self.on_request = ledger.detached, ledger.on_request
         if self.detached:
             return
         self._skip = ledger.sorted_done()

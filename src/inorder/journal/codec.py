@@ -28,9 +28,11 @@ from inorder.core.events import (
     Sought,
     SubscriptionCreated,
     SubscriptionDeleted,
+    SubscriptionDetached,
     SubscriptionUpdated,
     TopicCreated,
     TopicDeleted,
+    TopicUpdated,
     Written,
 )
 from inorder.core.holds import Hold
@@ -239,6 +241,8 @@ def _other(event: Event) -> Sequence[Any]:
     match event:
         case TopicCreated(topic, serial, id_prefix, options, now_us):
             return "topic_created", topic, serial, id_prefix, asdict(options), now_us
+        case TopicUpdated(topic, options):
+            return "topic_updated", topic, asdict(options)
         case TopicDeleted(topic):
             return "topic_deleted", topic
         case Written(topic, writer, epoch, part):
@@ -247,6 +251,8 @@ def _other(event: Event) -> Sequence[Any]:
             return "subscription_created", name, topic, serial, asdict(options), now_us
         case SubscriptionUpdated(name, options):
             return "subscription_updated", name, asdict(options)
+        case SubscriptionDetached(name):
+            return "subscription_detached", name
         case SubscriptionDeleted(name):
             return "subscription_deleted", name
         case Failed():
@@ -326,6 +332,8 @@ def _replay_other(parts: list[Any], book: Book, names: dict[int, str]) -> None:
         case ["topic_created", topic, serial, id_prefix, options, now_us]:
             names[serial] = topic
             book.topic_created(TopicCreated(topic, serial, id_prefix, build(TopicOptions, options), now_us))
+        case ["topic_updated", topic, options]:
+            book.topic_updated(TopicUpdated(topic, build(TopicOptions, options)))
         case ["topic_deleted", topic]:
             book.topic_deleted(TopicDeleted(topic))
         case ["written", topic, writer, epoch, part]:
@@ -335,6 +343,8 @@ def _replay_other(parts: list[Any], book: Book, names: dict[int, str]) -> None:
             book.subscription_created(SubscriptionCreated(name, topic, serial, checked, now_us))
         case ["subscription_updated", name, options]:
             book.subscription_updated(SubscriptionUpdated(name, build(SubscriptionOptions, options)))
+        case ["subscription_detached", name]:
+            book.subscription_detached(SubscriptionDetached(name))
         case ["subscription_deleted", name]:
             book.subscription_deleted(SubscriptionDeleted(name))
         case ["failed", name, returns]:
@@ -377,6 +387,7 @@ def _ledger_to_json(ledger: Ledger) -> dict[str, Any]:
         "options": asdict(ledger.options),
         "created_us": ledger.created_us,
         "detached": ledger.detached,
+        "on_request": ledger.on_request,
         "done": [*ledger.sorted_done()],
         "gaps": [*ledger.gaps.items()],
         "failures": [*ledger.failures.items()],

@@ -18,10 +18,12 @@ from inorder.journal.index import index_from_json
 # The parts of each event that is kept as JSON, behind its name.
 FACTS = {
     "topic_created": ("topic", "serial", "id_prefix", "options", "created_us"),
+    "topic_updated": ("topic", "options"),
     "topic_deleted": ("topic",),
     "written": ("topic", "writer", "epoch", "part"),
     "subscription_created": ("subscription", "topic", "serial", "options", "created_us"),
     "subscription_updated": ("subscription", "options"),
+    "subscription_detached": ("subscription",),
     "subscription_deleted": ("subscription",),
     "failed": ("subscription", "returns"),
     "dead_lettered": ("subscription", "gaps", "gone"),

@@ -28,7 +28,8 @@ class SubscriptionInfo(NamedTuple):
 
     name: str
     topic: str
-    detached: bool  # its topic was deleted
+    detached: bool  # its topic was deleted, or it was detached on request
+    topic_deleted: bool
     backlog: int  # messages; a filter may leave some of them out, and some may be too old by now
     oldest_unacked: int | None  # the position of the first that is still to come, or of the first gap
     parked: list[str]  # keys that wait for somebody to resume or skip them
@@ -79,6 +80,7 @@ def _subscription(ledger: Ledger, reader: JournalReader, now_us: int) -> Subscri
         name=ledger.name,
         topic=ledger.topic,
         detached=ledger.detached,
+        topic_deleted=ledger.detached and not ledger.on_request,
         backlog=unacked - len(ledger.gaps),
         oldest_unacked=done.end_at(0) if unacked else None,
         parked=[key for key, until_us in holds if until_us is None],

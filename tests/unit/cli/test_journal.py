@@ -124,6 +124,7 @@ def test_info_as_json_has_the_same(tmp_path: Path, kind: str, capsys: CAPSYS) ->
         "name": "billing",
         "topic": "orders",
         "detached": False,
+        "topic_deleted": False,
         "backlog": 15,
         "oldest_unacked": 4,
         "parked": [],

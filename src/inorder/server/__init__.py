@@ -1,0 +1,22 @@
+"""Google's Pub/Sub protocol in front of a broker: one process, one loop, no thread per client.
+
+`inorder serve` starts it; `Server` is the same for programs and tests. Needs the extra `inorder[server]`.
+
+    names       projects/P/topics/T, and what the broker calls it
+    resources   Topic and Subscription as Google describes them, and the options that the broker knows
+    limits      what one request may hold
+    wire        messages as bytes: split when published, joined when delivered, never made into objects
+    desk        who gets what of a subscription: streams and pulls take turns
+    answers     acks, nacks and deadlines by ack id
+    publisher, subscriber, streaming    the calls
+    schemas     definitions of messages, their revisions, and messages checked by them
+    iam         policies, kept and returned
+    documents   where both are kept
+    expiry      subscriptions that nobody uses
+    startup     what is created when the server starts
+    status      what went wrong, in gRPC's codes and Google's words
+"""
+
+from inorder.server.serve import Server
+
+__all__ = ["Server"]

@@ -1,0 +1,209 @@
+"""Who gets what of one subscription: its streams and pulls take turns.
+
+The broker wakes the desk when something may be ready. The desk then hands out, to each who has room, a little and
+in every round twice as much, so that few messages are shared as evenly as many. A key of which something is out
+stays with whom it went to; that is the broker's doing, to whom each taker is a consumer of its own.
+
+Lives on one loop. Only `wake` is called by other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from inorder.broker import MessageQueue
+from inorder.errors import InorderError
+from inorder.message import DATA, SIZE, Gap, Message, Source
+from inorder.options import SubscriptionOptions
+from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
+from inorder.server.resources import exactly_once
+from inorder.server.status import detached, subscription_missing
+
+IN_A_ROW = 4_000  # messages handed out before others on the loop have their turn
+LOOK_SECONDS = 1.0  # how often a taker without room finds out that its leases have run out
+
+
+class Taker(Protocol):
+    """One who wants messages."""
+
+    consumer: Source  # as whom it takes
+
+    def room(self) -> tuple[int, int]:
+        """How many messages it can take now, and how many bytes."""
+
+    def alone(self) -> bool:
+        """Whether it may get one message that is larger than its room."""
+
+    def give(self, messages: Sequence[Message]) -> None: ...
+
+    def end(self, error: Exception) -> None:
+        """There is nothing to take any more."""
+
+    def freed(self, size: int) -> None:
+        """One message of so many bytes that it had is not out any more."""
+
+
+class Desk:
+    """One subscription, while somebody wants its messages or answers them."""
+
+    def __init__(self, broker: MessageQueue, name: str, resource: str, closed: Callable[[Desk], None]) -> None:
+        self._broker = broker
+        self._name = name
+        self._resource = resource
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._takers: deque[Taker] = deque()
+        self._out: dict[int, tuple[Taker, int]] = {}  # lease → who has it, and its bytes
+        self._asked = False
+        self._look: asyncio.TimerHandle | None = None
+        self._watch = broker.watch(name, self.wake, lambda _: None)
+        self._read(self._watch.options)
+
+    def _read(self, options: SubscriptionOptions | None) -> None:
+        self._options = options
+        if options is not None:
+            self.exactly_once = exactly_once(options)
+            self.ordered = options.enable_message_ordering
+            self.counts_attempts = options.dead_letter_policy is not None
+            self.ack_deadline_seconds = options.ack_deadline_seconds
+
+    # -- takers ------------------------------------------------------------------------------------
+
+    def consumer(self) -> Source:
+        return self._broker.consumer(self._name)
+
+    def over(self) -> bool:
+        """Whether the subscription was deleted: one of the same name is another one."""
+        return self._watch.options is None
+
+    def join(self, taker: Taker) -> None:
+        self._takers.append(taker)
+        self.ask()
+
+    def leave(self, taker: Taker) -> None:
+        """It takes no more. What it has stays out until it is answered or its time is over."""
+        if taker in self._takers:
+            self._takers.remove(taker)
+            self._out = {lease: held for lease, held in self._out.items() if held[0] is not taker}
+            with suppress(InorderError):
+                self._broker.release(self._name, (), taker.consumer)  # keys that waited for its room
+        if not self._takers:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody is here any more."""
+        self._broker.unwatch(self._name, self._watch)
+        if self._look is not None:
+            self._look.cancel()
+        self._closed(self)
+
+    def end(self, error: Exception) -> None:
+        """Tell all that there is nothing to take any more."""
+        for taker in tuple(self._takers):
+            taker.end(error)
+
+    # -- handing out -------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something may be ready. Called on any thread."""
+        with suppress(RuntimeError):  # the loop is closed, and nobody is left to wake
+            self._loop.call_soon_threadsafe(self.ask)
+
+    def ask(self) -> None:
+        """Hand out, soon, once for all who ask."""
+        if not self._asked:
+            self._asked = True
+            self._loop.call_soon(self.hand_out)
+
+    def hand_out(self) -> None:
+        """Give what there is to those who have room."""
+        self._asked = False
+        try:
+            if self._watch.options is not self._options:
+                self._read(self._watch.options)
+            if self._options is None:
+                raise subscription_missing(self._resource)
+            given = self._give_in_turns()
+        except Exception as error:
+            self.end(error)
+            return
+        if given >= IN_A_ROW:
+            self.ask()
+        elif not given and self._takers:
+            self._find_out_why()
+
+    def _give_in_turns(self) -> int:
+        """Rounds, until nothing is left to give, nobody has room, or enough was given for now."""
+        share = MAX_PULLED if len(self._takers) == 1 else 1
+        total = 0
+        while total < IN_A_ROW:
+            given = 0
+            for _ in range(len(self._takers)):
+                self._takers.rotate(-1)
+                given += self._give(self._takers[-1], share)
+            if not given:
+                break
+            total += given
+            share = min(2 * share, MAX_PULLED)
+        return total
+
+    def _give(self, taker: Taker, share: int) -> int:
+        count, size = taker.room()
+        if count <= 0:
+            return 0
+        messages = self._broker.take(
+            self._name,
+            min(count, share),
+            taker.consumer,
+            max_bytes=min(size, MAX_RESPONSE_BYTES),
+            alone=taker.alone(),
+        )
+        if not messages:
+            return 0
+        if gaps := [message._lease for message in messages if isinstance(message._record[DATA], Gap)]:
+            # The protocol has no word for a message that will not come: it is as if there were none.
+            self._broker.settle(self._name, gaps, ())
+            messages = [message for message in messages if not isinstance(message._record[DATA], Gap)]
+        for message in messages:
+            self._out[message._lease] = taker, message._record[SIZE]
+        if messages:
+            taker.give(messages)
+        return len(messages) + len(gaps)
+
+    def _find_out_why(self) -> None:
+        """Nothing could be given: the subscription may be detached, or leases may be over that fill somebody's room."""
+        found = self._broker.get_subscription(self._name)
+        if found is not None and found.detached and not found.topic_deleted:
+            self.end(detached(self._resource))
+        elif self._look is None and any(taker.room()[0] <= 0 for taker in self._takers):
+            self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self._forget_what_is_over()
+        self.ask()
+
+    def _forget_what_is_over(self) -> None:
+        self._free(self._broker.over(self._name, self._out))
+
+    def _free(self, leases: Iterable[int]) -> None:
+        for lease in leases:
+            if held := self._out.pop(lease, None):
+                held[0].freed(held[1])
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def settled(self, leases: Iterable[int], *, failed: bool) -> None:
+        """These were answered: whoever had them has room. A key takes back what was out behind one that failed."""
+        self._free(leases)
+        if failed and self.ordered:
+            self._forget_what_is_over()
+        self.ask()
+
+
+def size_of(messages: Iterable[Message]) -> int:
+    return sum(message._record[SIZE] for message in messages)

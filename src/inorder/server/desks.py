@@ -1,0 +1,66 @@
+"""The desks of all subscriptions that somebody wants something of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inorder.broker import MessageQueue
+from inorder.errors import NotFound
+from inorder.server.desk import Desk
+from inorder.server.names import Names
+from inorder.server.status import detached, shutting_down, subscription_missing
+
+
+class Desks:
+    """One for each subscription, as long as it is needed."""
+
+    def __init__(self, broker: MessageQueue, names: Names) -> None:
+        self._broker = broker
+        self._names = names
+        self._open: dict[str, Desk] = {}
+        self._used_us: dict[str, int] = {}  # when a subscription was used last
+        self._stopping = False
+
+    def open(self, resource: str) -> Desk:
+        """The desk of a subscription; whoever opens it joins it, and leaves it."""
+        if self._stopping:
+            raise shutting_down()
+        name = self._names.subscription(resource)
+        found = self._broker.get_subscription(name)
+        if found is None:
+            raise subscription_missing(resource)
+        if found.detached and not found.topic_deleted:
+            raise detached(resource)
+        desk = self._open.get(name)
+        self._used_us[name] = self._broker.clock.now_us()
+        if desk is None or desk.over():
+            try:
+                desk = Desk(self._broker, name, resource, lambda ended: self._closed(name, ended))
+            except NotFound:
+                raise subscription_missing(resource) from None
+            self._open[name] = desk
+        return desk
+
+    def settled(self, resource: str, leases: Iterable[int], *, failed: bool) -> None:
+        """Leases of a subscription were answered."""
+        name = self._names.subscription(resource)
+        self._used_us[name] = self._broker.clock.now_us()
+        if desk := self._open.get(name):
+            desk.settled(leases, failed=failed)
+
+    def used_us(self, name: str) -> int:
+        """When the subscription was used last, as far as is known: 0 if it was not."""
+        return self._broker.clock.now_us() if name in self._open else self._used_us.get(name, 0)
+
+    def _closed(self, name: str, desk: Desk) -> None:
+        if self._open.get(name) is desk:
+            del self._open[name]
+            self._used_us[name] = self._broker.clock.now_us()
+        if desk.over():
+            self._used_us.pop(name, None)
+
+    def stop(self) -> None:
+        """End every stream and every pull that waits: their clients try again."""
+        self._stopping = True
+        for desk in tuple(self._open.values()):
+            desk.end(shutting_down())

@@ -1,0 +1,52 @@
+"""Where the server keeps what is no message: small documents by kind and name.
+
+Schemas and policies change seldom and are read whole when the server starts. So this is all they ask of a place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
+
+from inorder.pending import Pending
+
+T = TypeVar("T")
+
+_under_way: set[asyncio.Future[Any]] = set()  # a loop remembers its tasks only as long as others do
+
+
+class Documents(Protocol):
+    """Bytes by kind and name. What was awaited survives."""
+
+    def load(self, kind: str) -> Mapping[str, bytes]:
+        """All documents of a kind, by name."""
+
+    def put(self, kind: str, name: str, document: bytes | None) -> Awaitable[None]:
+        """Replace a document, or delete it (None); done when that is durable."""
+
+
+class MemoryDocuments:
+    """Documents that end with the process."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, dict[str, bytes]] = {}
+
+    def load(self, kind: str) -> Mapping[str, bytes]:
+        return dict(self._kinds.get(kind, {}))
+
+    def put(self, kind: str, name: str, document: bytes | None) -> Awaitable[None]:
+        documents = self._kinds.setdefault(kind, {})
+        if document is None:
+            documents.pop(name, None)
+        else:
+            documents[name] = document
+        return Pending.of(None)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a change. A client that goes away ends the waiting only: else memory could miss what the disk has."""
+    task = asyncio.ensure_future(work)
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    return await asyncio.shield(task)

@@ -1,0 +1,53 @@
+"""Subscriptions that nobody has used for as long as their expiration policy says are deleted.
+
+Use is a pull, an open stream or an answer. It is remembered in memory: a server that starts begins to count anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from inorder.broker import MessageQueue
+from inorder.clock import MICROSECONDS
+from inorder.errors import InorderError
+from inorder.server.admin import Admin
+from inorder.server.desks import Desks
+from inorder.server.resources import expiration_seconds
+
+CHECK_SECONDS = 600.0  # the shortest policy is a day
+
+_log = logging.getLogger(__name__)
+
+
+class Expiry:
+    """Looks now and then."""
+
+    def __init__(self, broker: MessageQueue, admin: Admin, desks: Desks) -> None:
+        self._broker = broker
+        self._admin = admin
+        self._desks = desks
+        self._started_us = broker.clock.now_us()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            await self.delete_overdue()
+
+    async def delete_overdue(self) -> None:
+        for name in self._overdue(self._broker.clock.now_us()):
+            _log.warning("subscription %r was not used for as long as its expiration policy says: it is deleted", name)
+            try:
+                await self._admin.run(lambda name=name: self._broker.unregister_subscription(name))  # type: ignore[misc]
+            except InorderError as error:
+                _log.warning("subscription %r could not be deleted: %s", name, error)
+
+    def _overdue(self, now_us: int) -> list[str]:
+        overdue: list[str] = []
+        for subscription in self._broker.get_all_subscriptions():
+            seconds = expiration_seconds(subscription.options)
+            created_us = round(subscription.created.timestamp() * MICROSECONDS)
+            used_us = max(self._desks.used_us(subscription.name), self._started_us, created_us)
+            if seconds is not None and now_us - used_us > seconds * MICROSECONDS:
+                overdue.append(subscription.name)
+        return overdue

@@ -1,0 +1,88 @@
+"""Names of resources, `projects/P/topics/T`, and what the broker calls them.
+
+The broker takes such names as they are, so projects cannot collide. One project is that of the broker's plain
+names: `orders` of the embedded API is `projects/inorder/topics/orders` here, if that project is "inorder".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from inorder.broker import MessageQueue
+from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.options import check_name
+from inorder.server.status import Refusal, invalid
+
+MIN_LENGTH = 3
+DELETED_TOPIC = "_deleted-topic_"  # what a subscription shows whose topic is gone
+_PROJECT = re.compile(r"projects/([A-Za-z0-9\-_.:]+)")
+_RESOURCE = re.compile(r"(projects/[A-Za-z0-9\-_.:]+)/(topics|subscriptions)/(.+)")
+_KINDS = {"topics": "topic", "subscriptions": "subscription"}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Both ways between the names of the protocol and those of a broker."""
+
+    project: str  # of the plain names
+
+    def __post_init__(self) -> None:
+        if not _PROJECT.fullmatch(f"projects/{self.project}"):
+            raise InvalidArgument(f"project: letters, digits and -_.: only, not {self.project!r}")
+
+    def check(self, broker: MessageQueue) -> None:
+        """Refuse a broker that has a long name in the project of the plain ones: two could then mean the same."""
+        used = [topic.name for topic in broker.get_all_topics()]
+        used += [subscription.name for subscription in broker.get_all_subscriptions()]
+        if long := [name for name in used if name.startswith(f"projects/{self.project}/")]:
+            raise FailedPrecondition(f"{long[0]!r} is in the project of plain names: choose another one than that")
+
+    def topic(self, resource: str) -> str:
+        """The broker's name of a topic."""
+        return self._name("topics", resource)
+
+    def subscription(self, resource: str) -> str:
+        """The broker's name of a subscription."""
+        return self._name("subscriptions", resource)
+
+    def new(self, collection: str, resource: str) -> str:
+        """The same for one that is to be made, which needs at least three letters."""
+        name = self._name(collection, resource)
+        if len(resource.rsplit("/", 1)[-1]) < MIN_LENGTH:
+            raise _refused(resource)
+        return name
+
+    def topic_resource(self, name: str) -> str:
+        return self._resource("topics", name)
+
+    def subscription_resource(self, name: str) -> str:
+        return self._resource("subscriptions", name)
+
+    def _name(self, collection: str, resource: str) -> str:
+        parts = _RESOURCE.fullmatch(resource)
+        if parts is None or parts[2] != collection:
+            raise _refused(resource)
+        project, _, name = parts.groups()
+        full = name if project == f"projects/{self.project}" else resource
+        try:
+            return check_name(_KINDS[collection], full)
+        except InvalidArgument:
+            raise _refused(resource) from None
+
+    def _resource(self, collection: str, name: str) -> str:
+        return name if "/" in name else f"projects/{self.project}/{collection}/{name}"
+
+
+def project_of(resource: str) -> str:
+    """The beginning that the names of all resources of a project have."""
+    if not _PROJECT.fullmatch(resource):
+        raise _refused(resource)
+    return f"{resource}/"
+
+
+def _refused(resource: str) -> Refusal:
+    return invalid(
+        f"Invalid resource name given (name={resource[:300]}). "
+        "Refer to https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names for more information."
+    )

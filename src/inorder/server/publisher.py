@@ -1,0 +1,156 @@
+"""google.pubsub.v1.Publisher: topics, and what is published to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import empty_pb2
+from google.pubsub_v1.types import pubsub
+
+from inorder.broker import MessageQueue
+from inorder.errors import AlreadyExists, NotFound
+from inorder.metadata import TopicMetadata
+from inorder.options import TopicOptions
+from inorder.server.admin import Admin
+from inorder.server.limits import check_batch, check_request_size
+from inorder.server.names import Names, project_of
+from inorder.server.paging import page
+from inorder.server.resources import Proto, topic_of, topic_options, topic_schema, updated
+from inorder.server.schemas.book import MessageRefused, SchemaBook, SchemaSettings
+from inorder.server.schemas.publishing import fitting
+from inorder.server.schemas.service import refused
+from inorder.server.status import (
+    Context,
+    RawCall,
+    already_exists,
+    guarded,
+    subscription_missing,
+    topic_missing,
+    unary,
+)
+from inorder.server.wire import publish_response, published
+
+SERVICE = "google.pubsub.v1.Publisher"
+
+
+class Publisher:
+    """The calls of the service."""
+
+    def __init__(self, broker: MessageQueue, names: Names, admin: Admin, schemas: SchemaBook) -> None:
+        self._broker = broker
+        self._names = names
+        self._admin = admin
+        self._schemas = schemas
+        self._asked: dict[str, tuple[TopicOptions, SchemaSettings | None]] = {}  # as last read of each topic
+
+    def calls(self) -> Mapping[str, RawCall]:
+        """Each by its name."""
+        return {
+            "CreateTopic": unary(pubsub.Topic.pb(), self.create_topic),
+            "GetTopic": unary(pubsub.GetTopicRequest.pb(), self.get_topic),
+            "UpdateTopic": unary(pubsub.UpdateTopicRequest.pb(), self.update_topic),
+            "ListTopics": unary(pubsub.ListTopicsRequest.pb(), self.list_topics),
+            "DeleteTopic": unary(pubsub.DeleteTopicRequest.pb(), self.delete_topic),
+            "ListTopicSubscriptions": unary(pubsub.ListTopicSubscriptionsRequest.pb(), self.list_topic_subscriptions),
+            "DetachSubscription": unary(pubsub.DetachSubscriptionRequest.pb(), self.detach_subscription),
+            "Publish": guarded(self.publish),
+        }
+
+    async def publish(self, raw: bytes, context: Context) -> bytes:
+        check_request_size(len(raw))
+        topic, batch = published(raw)
+        name = self._names.topic(topic)
+        check_batch(batch)
+        settings = self._settings(topic)
+        if settings is not None:
+            try:
+                batch = fitting(self._schemas, settings, batch)
+            except MessageRefused as error:
+                raise refused(error) from None
+        try:
+            answer = self._broker.submit(name, batch)
+        except NotFound:
+            raise topic_missing(topic) from None
+        try:
+            return publish_response(await answer)
+        except NotFound:  # it was deleted while this waited for room
+            raise topic_missing(topic) from None
+        except asyncio.CancelledError:
+            # If it still waits for room, it does not come later, beside what the client then sends again.
+            self._broker.withdraw([answer])
+            raise
+
+    async def create_topic(self, request: Proto, context: Context) -> Proto:
+        name = self._names.new("topics", request.name)
+        options = self._checked(topic_options(request))
+        try:
+            await self._admin.run(lambda: self._broker.register_topic(name, options))
+        except AlreadyExists:
+            raise already_exists("Topic", request.name) from None
+        return topic_of(self._topic(request.name), self._names)
+
+    async def get_topic(self, request: Proto, context: Context) -> Proto:
+        return topic_of(self._topic(request.topic), self._names)
+
+    async def update_topic(self, request: Proto, context: Context) -> Proto:
+        resource = request.topic.name
+        async with self._admin.changing:
+            found = self._topic(resource)
+            shown = topic_of(found, self._names)
+            wanted = updated(shown, request.topic, request.update_mask)
+            options = self._checked(topic_options(wanted, found.options, shown))
+            try:
+                await self._admin.run(lambda: self._broker.update_topic(found.name, options))
+            except NotFound:
+                raise topic_missing(resource) from None
+        return topic_of(self._topic(resource), self._names)
+
+    async def delete_topic(self, request: Proto, context: Context) -> Proto:
+        name = self._names.topic(request.topic)
+        try:
+            await self._admin.run(lambda: self._broker.unregister_topic(name))
+        except NotFound:
+            raise topic_missing(request.topic) from None
+        return empty_pb2.Empty()
+
+    async def list_topics(self, request: Proto, context: Context) -> Proto:
+        project = project_of(request.project)
+        topics = {self._names.topic_resource(one.name): one for one in self._broker.get_all_topics()}
+        names, following = page([name for name in topics if name.startswith(project)], request)
+        response: Any = pubsub.ListTopicsResponse.pb()(next_page_token=following)
+        response.topics.extend(topic_of(topics[name], self._names) for name in names)
+        return response
+
+    async def list_topic_subscriptions(self, request: Proto, context: Context) -> Proto:
+        found = self._broker.get_subscriptions_for_topic(self._topic(request.topic).name)
+        names, following = page([self._names.subscription_resource(one.name) for one in found], request)
+        return pubsub.ListTopicSubscriptionsResponse.pb()(subscriptions=names, next_page_token=following)
+
+    async def detach_subscription(self, request: Proto, context: Context) -> Proto:
+        name = self._names.subscription(request.subscription)
+        try:
+            await self._admin.run(lambda: self._broker.detach_subscription(name))
+        except NotFound:
+            raise subscription_missing(request.subscription) from None
+        return pubsub.DetachSubscriptionResponse.pb()()
+
+    def _checked(self, options: TopicOptions) -> TopicOptions:
+        settings = topic_schema(options)
+        if settings is not None:
+            self._schemas.check_settings(settings)
+        return options
+
+    def _settings(self, resource: str) -> SchemaSettings | None:
+        options = self._topic(resource).options
+        asked = self._asked.get(resource)
+        if asked is None or asked[0] is not options:
+            asked = self._asked[resource] = (options, topic_schema(options))
+        return asked[1]
+
+    def _topic(self, resource: str) -> TopicMetadata:
+        found = self._broker.get_topic(self._names.topic(resource))
+        if found is None:
+            raise topic_missing(resource)
+        return found

@@ -1,0 +1,344 @@
+"""Topics and subscriptions as google.pubsub.v1 describes them, and the options that the broker knows.
+
+What the broker does not know, labels for instance, is kept in the annotations of its options, so that it is
+created, changed and deleted together with the rest, and survives with it. Each field of both messages is in one of
+the tables below: nothing is accepted and then forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from google.protobuf import field_mask_pb2, json_format
+from google.pubsub_v1.types import pubsub
+
+from inorder.metadata import SubscriptionMetadata, TopicMetadata
+from inorder.options import (
+    DAY_SECONDS,
+    DEFAULT_DELIVERY_ATTEMPTS,
+    DeadLetterPolicy,
+    QueueLimits,
+    RetryPolicy,
+    SubscriptionOptions,
+    TopicOptions,
+)
+from inorder.server.names import DELETED_TOPIC, Names
+from inorder.server.schemas.book import DELETED_SCHEMA, SchemaSettings
+from inorder.server.schemas.publishing import settings_of
+from inorder.server.status import absent, invalid, within
+
+Proto: TypeAlias = Any  # a message of google.pubsub.v1; the package has no types
+
+Topic = pubsub.Topic.pb()
+Subscription = pubsub.Subscription.pb()
+
+# Fields that are kept in the annotations and returned.
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "Topic": ("labels", "message_storage_policy", "schema_settings"),
+    "Subscription": ("labels", "expiration_policy", "enable_exactly_once_delivery"),
+}
+# Fields that only the service sets; in a request they mean nothing, at Google's too.
+SET_HERE: Mapping[str, tuple[str, ...]] = {
+    "Topic": ("satisfies_pzs", "state"),
+    "Subscription": ("detached", "topic_message_retention_duration", "state", "analytics_hub_subscription_info"),
+}
+# Fields that say what the resource is, and never change.
+FIXED: Mapping[str, tuple[str, ...]] = {
+    "Topic": ("name",),
+    "Subscription": ("name", "topic", "filter", "enable_message_ordering"),
+}
+# Fields that the broker's options have.
+HONOURED: Mapping[str, tuple[str, ...]] = {
+    "Topic": ("message_retention_duration",),
+    "Subscription": (
+        "ack_deadline_seconds",
+        "retain_acked_messages",
+        "message_retention_duration",
+        "dead_letter_policy",
+        "retry_policy",
+    ),
+}
+# Fields that are refused, and why.
+ABSENT: Mapping[str, Mapping[str, str]] = {
+    "Topic": {
+        "kms_key_name": "Encryption keys of a key service are not supported: encrypt the disk instead.",
+        "ingestion_data_source_settings": "Ingestion from other services is not supported.",
+        "message_transforms": "Message transforms are not supported.",
+        "tags": "Resource tags are not supported: use labels.",
+    },
+    "Subscription": {
+        "push_config": "Push subscriptions are not supported.",
+        "bigquery_config": "Exports to BigQuery are not supported.",
+        "cloud_storage_config": "Exports to Cloud Storage are not supported.",
+        "bigtable_config": "Exports to Bigtable are not supported.",
+        "message_transforms": "Message transforms are not supported.",
+        "tags": "Resource tags are not supported: use labels.",
+    },
+}
+
+ACK_DEADLINE_SECONDS = (10, 600)
+RETENTION_SECONDS = (600, 31 * DAY_SECONDS)
+BACKOFF_SECONDS = (0, 600)
+DELIVERY_ATTEMPTS = (5, 100)
+MIN_EXPIRATION_SECONDS = DAY_SECONDS
+DEFAULT_EXPIRATION_SECONDS = 31 * DAY_SECONDS
+MAX_LABELS = 64
+MAX_LABEL_LENGTH = 63
+MAX_OUTSTANDING_PER_KEY = 1_000  # as many as one pull may return
+
+# A subscription of Google's never misses a message because others wait.
+UNLIMITED = QueueLimits(max_messages=None, max_bytes=None)
+
+_SECTION = "google.pubsub.v1"  # of the annotations, which others may use as well
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+def topic_options(topic: Proto, before: TopicOptions | None = None, shown: Proto | None = None) -> TopicOptions:
+    """What a topic asks for, checked. Of one that changes, `before` are its options, `shown` is how it looked."""
+    _check_fields(topic)
+    _check_labels(topic)
+    before = before or TopicOptions()
+    wanted: dict[str, Any] = {"annotations": _kept(topic, before.annotations)}
+    if not _same("message_retention_duration", topic, shown):
+        wanted["message_retention_duration"] = _retention(topic, None)
+    return replace(before, **wanted)
+
+
+def topic_of(metadata: TopicMetadata, names: Names) -> Proto:
+    """A topic as the protocol shows it."""
+    topic = _remembered(Topic, metadata.options.annotations)
+    topic.name = names.topic_resource(metadata.name)
+    topic.state = Topic.State.ACTIVE
+    if metadata.options.message_retention_duration is not None:
+        _set_seconds(topic.message_retention_duration, metadata.options.message_retention_duration)
+    return topic
+
+
+def topic_schema(options: TopicOptions) -> SchemaSettings | None:
+    """What the messages of a topic must look like; None: anything."""
+    settings = _remembered(Topic, options.annotations)
+    return settings_of(settings.schema_settings) if settings.HasField("schema_settings") else None
+
+
+def without_schema(options: TopicOptions) -> TopicOptions:
+    """The same when the schema is deleted: the topic says so, and takes nothing."""
+    topic = _remembered(Topic, options.annotations)
+    topic.schema_settings.schema = DELETED_SCHEMA
+    return replace(options, annotations=_kept(topic, options.annotations))
+
+
+# -- subscriptions ---------------------------------------------------------------------------------
+
+
+def subscription_options(
+    subscription: Proto,
+    names: Names,
+    before: SubscriptionOptions | None = None,
+    shown: Proto | None = None,
+    *,
+    window: int,
+) -> SubscriptionOptions:
+    """What a subscription asks for, checked; `window` is how many of a key may be out where there is order to keep.
+
+    Of one that is changed, `before` are its options, and `shown` is how it looked: what stays as it is stays, even if
+    only the embedded API could have made it so.
+    """
+    _check_fields(subscription)
+    _check_labels(subscription)
+    _check_expiration(subscription, shown)
+    if before is None:
+        before = SubscriptionOptions(
+            enable_message_ordering=subscription.enable_message_ordering,
+            max_outstanding_per_key=window if subscription.enable_message_ordering else 1,
+            filter=subscription.filter,
+            queue_limits=UNLIMITED,
+        )
+    readers: Mapping[str, Callable[[], Any]] = {
+        "ack_deadline_seconds": lambda: _ack_deadline(subscription),
+        "retain_acked_messages": lambda: subscription.retain_acked_messages,
+        "message_retention_duration": lambda: _retention(subscription, 7 * DAY_SECONDS),
+        "retry_policy": lambda: _retry_policy(subscription),
+        "dead_letter_policy": lambda: _dead_letter_policy(subscription, names),
+    }
+    wanted = {field: read() for field, read in readers.items() if not _same(field, subscription, shown)}
+    return replace(before, **wanted, annotations=_kept(subscription, before.annotations))
+
+
+def subscription_of(metadata: SubscriptionMetadata, topic: TopicMetadata | None, names: Names) -> Proto:
+    """A subscription as the protocol shows it; `topic` is its own, if that is still there."""
+    options = metadata.options
+    subscription = _remembered(Subscription, options.annotations)
+    subscription.name = names.subscription_resource(metadata.name)
+    gone = metadata.topic_deleted or topic is None
+    subscription.topic = DELETED_TOPIC if gone else names.topic_resource(metadata.topic)
+    subscription.push_config.SetInParent()  # empty: those who want messages ask for them
+    subscription.ack_deadline_seconds = max(round(options.ack_deadline_seconds), 1)
+    subscription.retain_acked_messages = options.retain_acked_messages
+    _set_seconds(subscription.message_retention_duration, options.message_retention_duration)
+    subscription.enable_message_ordering = options.enable_message_ordering
+    subscription.filter = options.filter
+    subscription.detached = metadata.detached and not metadata.topic_deleted
+    subscription.state = Subscription.State.ACTIVE
+    if (policy := options.dead_letter_policy) is not None:
+        subscription.dead_letter_policy.dead_letter_topic = names.topic_resource(policy.dead_letter_topic)
+        subscription.dead_letter_policy.max_delivery_attempts = policy.max_delivery_attempts
+    if options.retry_policy is not None:
+        _set_seconds(subscription.retry_policy.minimum_backoff, options.retry_policy.minimum_backoff)
+        _set_seconds(subscription.retry_policy.maximum_backoff, options.retry_policy.maximum_backoff)
+    if not gone and topic is not None and (retained := topic.options.message_retention_duration) is not None:
+        _set_seconds(subscription.topic_message_retention_duration, retained)
+    return subscription
+
+
+def exactly_once(options: SubscriptionOptions) -> bool:
+    """Whether a subscription tells of each ack that had no effect."""
+    return bool(_section(options.annotations).get("enableExactlyOnceDelivery", False))
+
+
+def expiration_seconds(options: SubscriptionOptions) -> float | None:
+    """How long a subscription may be left alone before it is deleted; None: for ever."""
+    policy = _remembered(Subscription, options.annotations).expiration_policy
+    return _seconds(policy.ttl) if policy.HasField("ttl") else None
+
+
+def _retry_policy(subscription: Proto) -> RetryPolicy | None:
+    if not subscription.HasField("retry_policy"):
+        return None
+    given, default = subscription.retry_policy, RetryPolicy()
+    shortest = _seconds(given.minimum_backoff) if given.HasField("minimum_backoff") else default.minimum_backoff
+    longest = _seconds(given.maximum_backoff) if given.HasField("maximum_backoff") else default.maximum_backoff
+    within("minimum_backoff", shortest, *BACKOFF_SECONDS)
+    within("maximum_backoff", longest, *BACKOFF_SECONDS)
+    return RetryPolicy(shortest, longest)
+
+
+def _dead_letter_policy(subscription: Proto, names: Names) -> DeadLetterPolicy | None:
+    policy = subscription.dead_letter_policy
+    if not policy.dead_letter_topic:
+        if policy.max_delivery_attempts:
+            raise invalid("dead_letter_policy.dead_letter_topic must be set.")
+        return None
+    attempts = policy.max_delivery_attempts or DEFAULT_DELIVERY_ATTEMPTS
+    within("max_delivery_attempts", attempts, *DELIVERY_ATTEMPTS)
+    return DeadLetterPolicy(names.topic(policy.dead_letter_topic), attempts, source=subscription.name)
+
+
+def _ack_deadline(subscription: Proto) -> int:
+    deadline: int = subscription.ack_deadline_seconds or ACK_DEADLINE_SECONDS[0]
+    within("ack_deadline_seconds", deadline, *ACK_DEADLINE_SECONDS)
+    return deadline
+
+
+def _check_expiration(subscription: Proto, shown: Proto | None) -> None:
+    if not subscription.HasField("expiration_policy"):
+        # One that the embedded API made has no policy, and gets none by an update of something else.
+        if shown is None or shown.HasField("expiration_policy"):
+            _set_seconds(subscription.expiration_policy.ttl, DEFAULT_EXPIRATION_SECONDS)
+    elif subscription.expiration_policy.HasField("ttl"):
+        ttl = _seconds(subscription.expiration_policy.ttl)
+        within("expiration_policy.ttl", ttl, MIN_EXPIRATION_SECONDS, float("inf"))
+
+
+# -- both ------------------------------------------------------------------------------------------
+
+
+def updated(current: Proto, wanted: Proto, mask: field_mask_pb2.FieldMask) -> Proto:
+    """A resource with those of its fields changed that an update names."""
+    kind = current.DESCRIPTOR.name
+    if not mask.paths:
+        raise invalid(
+            f"The update_mask in the Update{kind}Request must be set, and must contain a non-empty paths list."
+        )
+    for path in mask.paths:
+        field = path.split(".")[0]
+        if not field_mask_pb2.FieldMask(paths=[path]).IsValidForDescriptor(current.DESCRIPTOR):
+            raise invalid(
+                f"Invalid update_mask provided in the Update{kind}Request: '{path}' is not a known {kind} field. "
+                "Note that field paths must be of the form 'push_config' rather than 'pushConfig'."
+            )
+        if field in FIXED[kind] or field in SET_HERE[kind]:
+            raise invalid(
+                f"Invalid update_mask provided in the Update{kind}Request: the '{field}' field in the {kind} "
+                "is not mutable."
+            )
+    changed = type(current)()
+    changed.CopyFrom(current)
+    mask.MergeMessage(wanted, changed, replace_message_field=True, replace_repeated_field=True)
+    return changed
+
+
+def _same(field: str, wanted: Proto, shown: Proto | None) -> bool:
+    """Whether an update leaves a field as it is."""
+    if shown is None or getattr(wanted, field) != getattr(shown, field):
+        return False
+    nested = wanted.DESCRIPTOR.fields_by_name[field].message_type is not None
+    return not nested or wanted.HasField(field) == shown.HasField(field)
+
+
+def _retention(resource: Proto, default: float | None) -> float | None:
+    if not resource.HasField("message_retention_duration"):
+        return default
+    seconds = _seconds(resource.message_retention_duration)
+    within("message_retention_duration", seconds, *RETENTION_SECONDS)
+    return seconds
+
+
+def _check_fields(resource: Proto) -> None:
+    """Refuse what nobody would honour."""
+    refused = ABSENT[resource.DESCRIPTOR.name]
+    for field, value in resource.ListFields():
+        # An empty push_config is how a client says that it will pull.
+        if field.name in refused and not (field.name == "push_config" and not value.ByteSize()):
+            raise absent(refused[field.name])
+
+
+def _check_labels(resource: Proto) -> None:
+    within("label_count", len(resource.labels), 0, MAX_LABELS)
+    for name, value in resource.labels.items():
+        if not name or max(len(name), len(value)) > MAX_LABEL_LENGTH:
+            raise invalid(f"labels: keys of 1 to 63 characters and values of at most 63, not {name!r}: {value!r}.")
+
+
+def _kept(resource: Proto, annotations: str) -> str:
+    """The annotations of a resource, with what the broker does not know of it."""
+    rest = type(resource)()
+    rest.CopyFrom(resource)
+    for field in resource.DESCRIPTOR.fields:
+        if field.name not in KEPT[resource.DESCRIPTOR.name]:
+            rest.ClearField(field.name)
+    return json.dumps({**_sections(annotations), _SECTION: json_format.MessageToDict(rest)}, ensure_ascii=False)
+
+
+def _remembered(kind: type[Any], annotations: str) -> Proto:
+    """A resource that has what was kept, and nothing else."""
+    return json_format.ParseDict(_section(annotations), kind(), ignore_unknown_fields=True)
+
+
+def _section(annotations: str) -> Mapping[str, Any]:
+    found = _sections(annotations).get(_SECTION, {})
+    return found if isinstance(found, dict) else {}
+
+
+def _sections(annotations: str) -> Mapping[str, Any]:
+    """All that is kept in annotations. The embedded API takes any text, which is kept as it is."""
+    try:
+        found = json.loads(annotations) if annotations else {}
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"text": annotations}
+
+
+def _seconds(duration: Any) -> float:
+    seconds: float = duration.seconds + duration.nanos / 1e9
+    return seconds
+
+
+def _set_seconds(duration: Any, seconds: float) -> None:
+    duration.SetInParent()
+    duration.seconds = int(seconds)
+    duration.nanos = round(seconds % 1 * 1e9)

@@ -1,0 +1,94 @@
+"""A file, in TOML, of topics and subscriptions that a server creates when it starts, unless they are there.
+
+Fields have the names of google.pubsub.v1, durations are seconds, and a name without a project is in the server's own.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+
+from inorder.broker import MessageQueue
+from inorder.errors import InvalidArgument
+from inorder.server.names import Names
+from inorder.server.resources import Proto, Subscription, Topic, subscription_options, topic_options
+from inorder.server.status import Refusal
+
+_DURATIONS = ("message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl")
+_TOPICS = ("topic", "dead_letter_topic")
+_WINDOW = "max_outstanding_per_key"  # the broker's own; Google's have no word for it
+
+
+def create(path: Path, broker: MessageQueue, names: Names, *, window: int) -> None:
+    """Create what the file names. What is there already stays as it is."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path}: {error}") from None
+    if unknown := sorted(set(tables) - {"topics", "subscriptions"}):
+        raise InvalidArgument(f"{path}: [[topics]] and [[subscriptions]], not {unknown[0]!r}")
+    _each(path, tables, "topics", lambda table: _create_topic(table, broker, names))
+    _each(path, tables, "subscriptions", lambda table: _create_subscription(table, broker, names, window))
+
+
+def _each(path: Path, tables: Mapping[str, Any], kind: str, make: Callable[[dict[str, Any]], None]) -> None:
+    found = tables.get(kind, [])
+    if not isinstance(found, list) or not all(isinstance(table, dict) for table in found):
+        raise InvalidArgument(f"{path}: write [[{kind}]], once for each")
+    for number, table in enumerate(found, start=1):
+        try:
+            make(dict(table))
+        except (Refusal, InvalidArgument, json_format.ParseError) as error:
+            raise InvalidArgument(f"{path}, {kind} {number} ({table.get('name', 'no name')}): {error}") from None
+
+
+def _create_topic(table: dict[str, Any], broker: MessageQueue, names: Names) -> None:
+    topic = _read(table, Topic(), "topics", names)
+    name = names.new("topics", topic.name)
+    if not broker.topic_exists(name):
+        broker.register_topic(name, topic_options(topic))
+
+
+def _create_subscription(table: dict[str, Any], broker: MessageQueue, names: Names, window: int) -> None:
+    own_window = table.pop(_WINDOW, None)
+    subscription = _read(table, Subscription(), "subscriptions", names)
+    name, topic = names.new("subscriptions", subscription.name), names.topic(subscription.topic)
+    if broker.subscription_exists(name):
+        return
+    options = subscription_options(subscription, names, window=window)
+    if own_window is not None:
+        options = replace(options, max_outstanding_per_key=own_window)
+    if not broker.topic_exists(topic):
+        raise InvalidArgument(f"topic {subscription.topic!r} is not there")
+    broker.register_subscription(name, topic, options)
+
+
+def _read(table: dict[str, Any], resource: Proto, collection: str, names: Names) -> Proto:
+    table["name"] = _full(table.get("name"), collection, names)
+    return json_format.ParseDict(_as_json(table, names), resource)
+
+
+def _as_json(table: Mapping[str, Any], names: Names) -> dict[str, Any]:
+    """The same in the JSON of protobuf, whose durations are texts, and with names in full."""
+    read: dict[str, Any] = {}
+    for field, value in table.items():
+        if isinstance(value, dict) and field != "labels":
+            read[field] = _as_json(value, names)
+        elif field in _DURATIONS and isinstance(value, int | float):
+            read[field] = f"{value}s"
+        elif field in _TOPICS:
+            read[field] = _full(value, "topics", names)
+        else:
+            read[field] = value
+    return read
+
+
+def _full(name: object, collection: str, names: Names) -> object:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"name: a text, not {name!r}")
+    return name if "/" in name else f"projects/{names.project}/{collection}/{name}"

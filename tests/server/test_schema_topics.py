@@ -1,0 +1,67 @@
+"""Topics with schemas, by Google's own clients."""
+
+import json
+from typing import Any
+
+import pytest
+from google.api_core.exceptions import FailedPrecondition, InvalidArgument, NotFound
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import pubsub_v1
+from google.pubsub_v1.services.schema_service.transports.grpc import SchemaServiceGrpcTransport
+from google.pubsub_v1.types import Encoding, Schema
+
+from inorder.broker import MessageQueue
+
+from .conftest import Running
+
+TOPIC = "projects/shop/topics/states"
+SUBSCRIPTION = "projects/shop/subscriptions/states"
+SCHEMA = "projects/shop/schemas/state"
+
+
+def avro(*names: str) -> str:
+    fields = [{"name": name, "type": "string", "default": ""} for name in names]
+    return json.dumps({"type": "record", "name": "State", "fields": fields})
+
+
+def test_messages_of_a_topic_fit_its_schema() -> None:
+    server: Any = Running(MessageQueue())
+    schemas = pubsub_v1.SchemaServiceClient(
+        transport=SchemaServiceGrpcTransport(channel=server.channel(), credentials=AnonymousCredentials())
+    )
+    publisher, subscriber = server.publisher(), server.subscriber()
+    settings = {"schema": SCHEMA, "encoding": Encoding.JSON}
+    with pytest.raises(NotFound):
+        publisher.create_topic(request={"name": TOPIC, "schema_settings": settings})
+    schema = Schema(name=SCHEMA, type_=Schema.Type.AVRO, definition=avro("name"))
+    first = schemas.create_schema(parent="projects/shop", schema=schema, schema_id="state").revision_id
+    made = publisher.create_topic(request={"name": TOPIC, "schema_settings": settings})
+    assert made.schema_settings.schema == SCHEMA
+    assert made.schema_settings.encoding == Encoding.JSON
+    subscriber.create_subscription(name=SUBSCRIPTION, topic=TOPIC)
+
+    publisher.publish(TOPIC, b'{"name": "Alaska"}', color="blue").result(10)
+    with pytest.raises(InvalidArgument, match="Message failed schema validation") as error:
+        publisher.publish(TOPIC, b'{"name": 5}').result(10)
+    assert error.value.reason == "INVALID_JSON_AVRO_MESSAGE"
+    schema.definition = avro("name", "capital")
+    second = schemas.commit_schema(name=SCHEMA, schema=schema).revision_id
+    publisher.publish(TOPIC, b'{"name": "Alaska", "capital": "Juneau"}').result(10)
+    publisher.update_topic(
+        topic={"name": TOPIC, "schema_settings": {"first_revision_id": second}},
+        update_mask={"paths": ["schema_settings.first_revision_id"]},
+    )
+    with pytest.raises(InvalidArgument):
+        publisher.publish(TOPIC, b'{"name": "Alaska"}').result(10)
+
+    got = subscriber.pull(subscription=SUBSCRIPTION, max_messages=10, timeout=10).received_messages
+    marks = [one.message.attributes["googclient_schemarevisionid"] for one in got]
+    assert marks == [first, second]
+    assert got[0].message.attributes["color"] == "blue"
+    assert got[0].message.attributes["googclient_schemaencoding"] == "JSON"
+
+    schemas.delete_schema(name=SCHEMA)
+    assert publisher.get_topic(topic=TOPIC).schema_settings.schema == "_deleted-schema_"
+    with pytest.raises(FailedPrecondition, match="was deleted"):
+        publisher.publish(TOPIC, b'{"name": "Alaska"}').result(10)
+    server.stop()

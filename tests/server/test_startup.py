@@ -1,0 +1,99 @@
+"""The start-up file, and subscriptions that expire."""
+
+from pathlib import Path
+
+import pytest
+from google.api_core import exceptions
+
+from inorder.broker import MessageQueue
+from inorder.errors import InvalidArgument
+from inorder.server.names import Names
+from inorder.server.startup import create
+from inorder.testing import ManualClock
+
+from .clients import SUBSCRIPTION, Stream
+from .conftest import Serve
+from .test_subscriptions import subscribed
+
+EXAMPLE = """
+[[topics]]
+name = "orders"
+message_retention_duration = 3600
+labels = { team = "north" }
+
+[[topics]]
+name = "projects/other/topics/dead-letters"
+
+[[subscriptions]]
+name = "worker"
+topic = "orders"
+enable_message_ordering = true
+ack_deadline_seconds = 20
+max_outstanding_per_key = 1
+retry_policy = { minimum_backoff = 0.5 }
+dead_letter_policy = { dead_letter_topic = "projects/other/topics/dead-letters", max_delivery_attempts = 7 }
+"""
+
+
+def test_a_file_creates_what_is_not_there(tmp_path: Path, serve: Serve) -> None:
+    file = tmp_path / "start.toml"
+    file.write_text(EXAMPLE)
+    server = serve(project="shop")
+    for _ in range(2):
+        create(file, server.broker, Names("shop"), window=1000)
+    shown = server.subscriber().get_subscription(subscription=SUBSCRIPTION)
+    assert (shown.ack_deadline_seconds, shown.enable_message_ordering) == (20, True)
+    assert shown.retry_policy.minimum_backoff.total_seconds() == 0.5
+    assert shown.dead_letter_policy.dead_letter_topic == "projects/other/topics/dead-letters"
+    topic = server.publisher().get_topic(topic="projects/shop/topics/orders")
+    assert (topic.message_retention_duration.seconds, dict(topic.labels)) == (3600, {"team": "north"})
+    subscription = server.broker.get_subscription("worker")
+    assert subscription is not None
+    assert subscription.options.max_outstanding_per_key == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("topics = 1", r"write \[\[topics\]\]"),
+        ("[[topic]]\nname = 'orders'", "not 'topic'"),
+        ("[[topics]]\nname = 'orders", "start.toml"),
+        ("[[topics]]\nlabels = {}", r"topics 1 \(no name\): name: a text, not None"),
+        ("[[topics]]\nname = '1st'", "topics 1 .1st.: Invalid resource name"),
+        ("[[topics]]\nname = 'orders'\ncolour = 'red'", 'topics 1 .orders.: .*no field named "colour"'),
+        ("[[topics]]\nname = 'orders'\nkms_key_name = 'k'", "not supported"),
+        ("[[subscriptions]]\nname = 'worker'\ntopic = 'orders'", "topic 'projects/shop/topics/orders' is not there"),
+    ],
+)
+def test_a_wrong_file_is_told_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "start.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidArgument, match=problem):
+        create(file, MessageQueue(), Names("shop"), window=1000)
+
+
+def test_a_subscription_that_nobody_uses_expires(serve: Serve) -> None:
+    clock = ManualClock()
+    server = serve(MessageQueue(clock=clock))
+    days = {"ttl": {"seconds": 8 * 86_400}}
+    subscriber = subscribed(server, expiration_policy=days)
+    never = "projects/shop/subscriptions/never"
+    subscriber.create_subscription(
+        request={"name": never, "topic": "projects/shop/topics/orders", "expiration_policy": {}}
+    )
+    stream = Stream(server.channel(), protocol_version=1)
+    stream.send()
+    stream.read()
+    clock.advance(9 * 86_400)
+    server.run(server.server.expiry.delete_overdue())
+    assert subscriber.get_subscription(subscription=SUBSCRIPTION).name == SUBSCRIPTION
+    stream.half_close()
+    stream.code()
+    clock.advance(7 * 86_400)
+    server.run(server.server.expiry.delete_overdue())
+    assert subscriber.get_subscription(subscription=SUBSCRIPTION).name == SUBSCRIPTION
+    clock.advance(2 * 86_400)
+    server.run(server.server.expiry.delete_overdue())
+    with pytest.raises(exceptions.NotFound):
+        subscriber.get_subscription(subscription=SUBSCRIPTION)
+    assert subscriber.get_subscription(subscription=never).name == never
