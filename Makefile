@@ -32,7 +32,7 @@ tour: $(READY) ## See the broker alone, beside a plain worker pool
 
 # Most tests wait more than they compute, so there are more workers than cores.
 test: lint ## Lint, check types, run every test (WORKERS=... at once)
-	@$(BIN)/pytest --quiet --numprocesses $(WORKERS) --dist loadgroup
+	@$(BIN)/pytest --quiet --numprocesses $(WORKERS)
 
 lint: $(READY) ## Check style, format and types
 	@$(BIN)/ruff check

@@ -1,10 +1,12 @@
 """How hard generated tests search (HYPOTHESIS_PROFILE names the profile, "default" or "soak"), and what tests share."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -23,16 +25,22 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # whatever networks the machine has
 # What tests send to the workers is found there, in whichever folder Spark was started.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 
-PAGES_WITH_SPARK = {"spark.md", "audit.md"}
+SHARED_SPARK = re.compile(r"tests/spark/|\[(spark|audit)\.md\]")
+OWN_SPARK = re.compile(r"tests/spark/test_(connect|declarative|killed_drivers|lake_tables)\.py|whole_story")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """What shares a session of Spark runs in one worker, what starts its own in another: two at a time are enough."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) or any(page in item.nodeid for page in PAGES_WITH_SPARK):
-            item.add_marker(pytest.mark.xdist_group("one Spark"))
-        elif item.nodeid.startswith("tests/spark/") or "whole_story" in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group("other Sparks"))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TwoSparks(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if OWN_SPARK.search(nodeid):
+                return "own Spark"
+            return "shared Spark" if SHARED_SPARK.search(nodeid) else nodeid
+
+    return TwoSparks(config, log)
 
 
 @pytest.fixture(scope="session")
