@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 def check_name(kind: str, name: str) -> str:
-    """The name of a subscription, a snapshot or else a topic, as Pub/Sub takes it: bare, or `projects/P/topics/NAME`."""
+    """The name of a subscription, a snapshot or else a topic, bare or as `projects/P/topics/NAME`."""
     if not isinstance(name, str):
         raise InvalidName(f"{kind} name: expected a string, not {type(name).__name__}")
     bare = name.rsplit("/", 1)[-1]

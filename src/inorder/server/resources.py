@@ -1,7 +1,7 @@
-"""Topics and subscriptions as google.pubsub.v1 describes them, and the options that the broker knows.
+"""Topics, subscriptions and snapshots as google.pubsub.v1 describes them, and the options that the broker knows.
 
 What the broker does not know, labels for instance, is kept in the annotations of its options, so that it is
-created, changed and deleted together with the rest, and survives with it. Each field of both messages is in one of
+created, changed and deleted together with the rest, and survives with it. Each field of these messages is in one of
 the tables below: nothing is accepted and then forgotten.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from google.protobuf import field_mask_pb2, json_format
 from google.pubsub_v1.types import pubsub
 
-from inorder.metadata import SubscriptionMetadata, TopicMetadata
+from inorder.metadata import SnapshotMetadata, SubscriptionMetadata, TopicMetadata
 from inorder.options import (
     DAY_SECONDS,
     DEFAULT_DELIVERY_ATTEMPTS,
@@ -34,21 +34,25 @@ Proto: TypeAlias = Any  # a message of google.pubsub.v1; the package has no type
 
 Topic = pubsub.Topic.pb()
 Subscription = pubsub.Subscription.pb()
+Snapshot = pubsub.Snapshot.pb()
 
 # Fields that are kept in the annotations and returned.
 KEPT: Mapping[str, tuple[str, ...]] = {
     "Topic": ("labels", "message_storage_policy", "schema_settings"),
     "Subscription": ("labels", "expiration_policy", "enable_exactly_once_delivery"),
+    "Snapshot": ("labels",),
 }
 # Fields that only the service sets; in a request they mean nothing, at Google's too.
 SET_HERE: Mapping[str, tuple[str, ...]] = {
     "Topic": ("satisfies_pzs", "state"),
     "Subscription": ("detached", "topic_message_retention_duration", "state", "analytics_hub_subscription_info"),
+    "Snapshot": (),
 }
 # Fields that say what the resource is, and never change.
 FIXED: Mapping[str, tuple[str, ...]] = {
     "Topic": ("name",),
     "Subscription": ("name", "topic", "filter", "enable_message_ordering"),
+    "Snapshot": ("name", "topic"),
 }
 # Fields that the broker's options have.
 HONOURED: Mapping[str, tuple[str, ...]] = {
@@ -60,6 +64,7 @@ HONOURED: Mapping[str, tuple[str, ...]] = {
         "dead_letter_policy",
         "retry_policy",
     ),
+    "Snapshot": ("expire_time",),
 }
 # Fields that are refused, and why.
 ABSENT: Mapping[str, Mapping[str, str]] = {
@@ -77,6 +82,7 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
         "message_transforms": "Message transforms are not supported.",
         "tags": "Resource tags are not supported: use labels.",
     },
+    "Snapshot": {},
 }
 
 ACK_DEADLINE_SECONDS = (10, 600)
@@ -244,7 +250,25 @@ def _check_expiration(subscription: Proto, shown: Proto | None) -> None:
         within("expiration_policy.ttl", ttl, MIN_EXPIRATION_SECONDS, float("inf"))
 
 
-# -- both ------------------------------------------------------------------------------------------
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+def snapshot_annotations(snapshot: Proto, before: str = "") -> str:
+    """What the broker keeps of a snapshot without knowing it, checked."""
+    _check_labels(snapshot)
+    return _kept(snapshot, before)
+
+
+def snapshot_of(metadata: SnapshotMetadata, names: Names) -> Proto:
+    """A snapshot as the protocol shows it."""
+    snapshot = _remembered(Snapshot, metadata.annotations)
+    snapshot.name = names.snapshot_resource(metadata.name)
+    snapshot.topic = names.topic_resource(metadata.topic)
+    snapshot.expire_time.FromDatetime(metadata.expires)
+    return snapshot
+
+
+# -- all of them ----------------------------------------------------------------------------------------
 
 
 def updated(current: Proto, wanted: Proto, mask: field_mask_pb2.FieldMask) -> Proto:

@@ -28,6 +28,7 @@ from inorder.server.resources import MAX_OUTSTANDING_PER_KEY, topic_schema, with
 from inorder.server.schemas import service as schemas
 from inorder.server.schemas.book import SchemaBook
 from inorder.server.schemas.service import SchemaService
+from inorder.server.snapshots import Snapshots
 from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
 
@@ -83,11 +84,23 @@ class Server:
                 if settings is not None and settings.schema == schema:
                     await self._admin.run(partial(self._broker.update_topic, topic.name, without_schema(topic.options)))
 
+        snapshots = Snapshots(self._broker, self.names, self._admin, policies.forget)
+
+        async def topic_deleted(topic: str) -> None:
+            for resource in (topic, *snapshots.of_topic(self.names.topic(topic))):
+                await policies.forget(resource)
+
         calls = {
             schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleted).calls(),
             iam.SERVICE: policies.calls(),
-            publisher.SERVICE: Publisher(self._broker, self.names, self._admin, book).calls(),
-            subscriber.SERVICE: Subscriber(self._broker, self.names, self._admin, self._desks, self._window).calls(),
+            publisher.SERVICE: {
+                **Publisher(self._broker, self.names, self._admin, book, topic_deleted).calls(),
+                **snapshots.publisher_calls(),
+            },
+            subscriber.SERVICE: {
+                **Subscriber(self._broker, self.names, self._admin, self._desks, self._window, policies.forget).calls(),
+                **snapshots.calls(),
+            },
         }
         handlers = {
             service: {name: grpc.unary_unary_rpc_method_handler(call) for name, call in of_service.items()}
@@ -105,7 +118,7 @@ class Server:
             self._admin.close()
             raise Unavailable(f"cannot listen on {host}:{port}: {error}") from None
         await self._grpc.start()
-        self.expiry = Expiry(self._broker, self._admin, self._desks)
+        self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
         self._expiring = asyncio.create_task(self.expiry.run())
         return bound
 
@@ -116,9 +129,9 @@ class Server:
                     return self._broker.topic_exists(self.names.topic(resource))
                 case "subscriptions":
                     return self._broker.subscription_exists(self.names.subscription(resource))
-                case "schemas":
-                    return resource in book
-            return False  # snapshots: to be bound
+                case "snapshots":
+                    return self._broker.get_snapshot(self.names.snapshot(resource)) is not None
+            return resource in book
 
         return exists
 

@@ -50,6 +50,10 @@ def subscription_missing(resource: str) -> Refusal:
     return Refusal(grpc.StatusCode.NOT_FOUND, f"Subscription does not exist (resource={_last(resource)}).")
 
 
+def snapshot_missing(resource: str) -> Refusal:
+    return Refusal(grpc.StatusCode.NOT_FOUND, f"Snapshot does not exist (resource={_last(resource)}).")
+
+
 def already_exists(kind: str, resource: str) -> Refusal:
     return Refusal(grpc.StatusCode.ALREADY_EXISTS, f"{kind} already exists (resource={_last(resource)}).")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,12 +26,12 @@ from inorder.server.resources import Proto, exactly_once, subscription_of, subsc
 from inorder.server.status import (
     Context,
     RawCall,
-    absent,
     ack_ids_failed,
     already_exists,
     guarded,
     invalid,
     parsed,
+    snapshot_missing,
     subscription_missing,
     topic_missing,
     unary,
@@ -48,9 +48,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Subscriber:
-    """The calls of the service. `window` is how many messages of a key may be out, where order is kept."""
+    """The calls of the service. `window` is how many messages of a key may be out, where order is kept.
 
-    def __init__(self, broker: MessageQueue, names: Names, admin: Admin, desks: Desks, window: int) -> None:
+    `forget` is told of each subscription that is about to be deleted.
+    """
+
+    def __init__(
+        self,
+        broker: MessageQueue,
+        names: Names,
+        admin: Admin,
+        desks: Desks,
+        window: int,
+        forget: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._forget = forget
         self._broker = broker
         self._names = names
         self._admin = admin
@@ -114,7 +126,8 @@ class Subscriber:
         return response
 
     async def delete_subscription(self, request: Proto, context: Context) -> Proto:
-        name = self._names.subscription(request.subscription)
+        name = self._subscription(request.subscription).name
+        await self._forget(request.subscription)
         try:
             await self._admin.run(lambda: self._broker.unregister_subscription(name))
         except NotFound:
@@ -124,14 +137,21 @@ class Subscriber:
     async def seek(self, request: Proto, context: Context) -> Proto:
         name = self._subscription(request.subscription).name
         if request.HasField("snapshot"):
-            raise absent("Snapshots are not supported: seek to a time.")
+            await self._seek_snapshot(name, request.snapshot)
+            return pubsub.SeekResponse.pb()()
         if not request.HasField("time"):
-            raise invalid("The target of a seek must be set: a time.")
+            raise invalid("The target of a seek must be set: a time or a snapshot.")
         seconds = request.time.seconds
         within("time.seconds", seconds, -62_135_596_800, 253_402_300_799)
         time = _EPOCH + timedelta(seconds=seconds, microseconds=request.time.nanos // 1000)
         await self._admin.run(lambda: self._broker.seek(name, time=time))
         return pubsub.SeekResponse.pb()()
+
+    async def _seek_snapshot(self, name: str, resource: str) -> None:
+        snapshot = self._names.snapshot(resource)
+        if self._broker.get_snapshot(snapshot) is None:
+            raise snapshot_missing(resource)
+        await self._admin.run(lambda: self._broker.seek(name, snapshot=snapshot))
 
     def _subscription(self, resource: str) -> SubscriptionMetadata:
         found = self._broker.get_subscription(self._names.subscription(resource))
