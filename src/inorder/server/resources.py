@@ -26,6 +26,7 @@ from inorder.options import (
     TopicOptions,
 )
 from inorder.server.names import DELETED_TOPIC, Names
+from inorder.server.push.config import PushTarget, check_push, target_of
 from inorder.server.schemas.book import DELETED_SCHEMA, SchemaSettings
 from inorder.server.schemas.publishing import settings_of
 from inorder.server.status import absent, invalid, within
@@ -39,7 +40,7 @@ Snapshot = pubsub.Snapshot.pb()
 # Fields that are kept in the annotations and returned.
 KEPT: Mapping[str, tuple[str, ...]] = {
     "Topic": ("labels", "message_storage_policy", "schema_settings"),
-    "Subscription": ("labels", "expiration_policy", "enable_exactly_once_delivery"),
+    "Subscription": ("labels", "expiration_policy", "enable_exactly_once_delivery", "push_config"),
     "Snapshot": ("labels",),
 }
 # Fields that only the service sets; in a request they mean nothing, at Google's too.
@@ -75,7 +76,6 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
         "tags": "Resource tags are not supported: use labels.",
     },
     "Subscription": {
-        "push_config": "Push subscriptions are not supported.",
         "bigquery_config": "Exports to BigQuery are not supported.",
         "cloud_storage_config": "Exports to Cloud Storage are not supported.",
         "bigtable_config": "Exports to Bigtable are not supported.",
@@ -148,8 +148,11 @@ def subscription_options(
     shown: Proto | None = None,
     *,
     window: int,
+    push_anywhere: bool = False,
 ) -> SubscriptionOptions:
     """What a subscription asks for, checked; `window` is how many of a key may be out where there is order to keep.
+
+    One that is pushed has one of a key out, as nobody else would keep those in order. `push_anywhere`: beyond loopback.
 
     Of one that is changed, `before` are its options, and `shown` is how it looked: what stays as it is stays, even if
     only the embedded API could have made it so.
@@ -157,6 +160,7 @@ def subscription_options(
     _check_fields(subscription)
     _check_labels(subscription)
     _check_expiration(subscription, shown)
+    _check_push(subscription, shown, push_anywhere)
     if before is None:
         before = SubscriptionOptions(
             enable_message_ordering=subscription.enable_message_ordering,
@@ -172,6 +176,9 @@ def subscription_options(
         "dead_letter_policy": lambda: _dead_letter_policy(subscription, names),
     }
     wanted = {field: read() for field, read in readers.items() if not _same(field, subscription, shown)}
+    pushed = bool(subscription.push_config.push_endpoint)
+    if before.enable_message_ordering and pushed != (shown is not None and bool(shown.push_config.push_endpoint)):
+        wanted["max_outstanding_per_key"] = 1 if pushed else window
     return replace(before, **wanted, annotations=_kept(subscription, before.annotations))
 
 
@@ -182,7 +189,7 @@ def subscription_of(metadata: SubscriptionMetadata, topic: TopicMetadata | None,
     subscription.name = names.subscription_resource(metadata.name)
     gone = metadata.topic_deleted or topic is None
     subscription.topic = DELETED_TOPIC if gone else names.topic_resource(metadata.topic)
-    subscription.push_config.SetInParent()  # empty: those who want messages ask for them
+    subscription.push_config.SetInParent()  # if it is empty, those who want messages ask for them
     subscription.ack_deadline_seconds = max(round(options.ack_deadline_seconds), 1)
     subscription.retain_acked_messages = options.retain_acked_messages
     _set_seconds(subscription.message_retention_duration, options.message_retention_duration)
@@ -204,6 +211,12 @@ def subscription_of(metadata: SubscriptionMetadata, topic: TopicMetadata | None,
 def exactly_once(options: SubscriptionOptions) -> bool:
     """Whether a subscription tells of each ack that had no effect."""
     return bool(_section(options.annotations).get("enableExactlyOnceDelivery", False))
+
+
+def push_target(options: SubscriptionOptions) -> PushTarget | None:
+    """Where a subscription is pushed to; None: those who want its messages ask for them."""
+    section = _section(options.annotations)
+    return target_of(_remembered(Subscription, options.annotations).push_config) if "pushConfig" in section else None
 
 
 def expiration_seconds(options: SubscriptionOptions) -> float | None:
@@ -238,6 +251,17 @@ def _ack_deadline(subscription: Proto) -> int:
     deadline: int = subscription.ack_deadline_seconds or ACK_DEADLINE_SECONDS[0]
     within("ack_deadline_seconds", deadline, *ACK_DEADLINE_SECONDS)
     return deadline
+
+
+def _check_push(subscription: Proto, shown: Proto | None, anywhere: bool) -> None:
+    """What stays as it is may stay, even if nobody could make it so any more."""
+    if shown is None or subscription.push_config != shown.push_config:
+        before = Subscription() if shown is None else shown
+        check_push(subscription.push_config, before.push_config, anywhere=anywhere)
+    if not subscription.push_config.push_endpoint:
+        subscription.ClearField("push_config")
+    elif subscription.enable_exactly_once_delivery:
+        raise invalid("Exactly-once delivery is for subscriptions that are pulled: push_config must be empty.")
 
 
 def _check_expiration(subscription: Proto, shown: Proto | None) -> None:
@@ -315,9 +339,8 @@ def _retention(resource: Proto, default: float | None) -> float | None:
 def _check_fields(resource: Proto) -> None:
     """Refuse what nobody would honour."""
     refused = ABSENT[resource.DESCRIPTOR.name]
-    for field, value in resource.ListFields():
-        # An empty push_config is how a client says that it will pull.
-        if field.name in refused and not (field.name == "push_config" and not value.ByteSize()):
+    for field, _ in resource.ListFields():
+        if field.name in refused:
             raise absent(refused[field.name])
 
 

@@ -24,6 +24,7 @@ from inorder.server.iam.service import PolicyService
 from inorder.server.limits import MAX_RECEIVED_BYTES
 from inorder.server.names import Names
 from inorder.server.publisher import Publisher
+from inorder.server.push.pushes import Pushes
 from inorder.server.resources import MAX_OUTSTANDING_PER_KEY, topic_schema, without_schema
 from inorder.server.schemas import service as schemas
 from inorder.server.schemas.book import SchemaBook
@@ -49,7 +50,7 @@ class Server:
 
     `project` is the one whose resources have plain names in the broker. `max_outstanding_per_key` is for ordered
     subscriptions that clients create here: how many messages of a key may be out at once, in order and all on one
-    stream; 1 is strict.
+    stream; 1 is strict. `push_anywhere`: subscriptions may be pushed to any machine by HTTPS, and not only to this one.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class Server:
         project: str = DEFAULT_PROJECT,
         max_outstanding_per_key: int = MAX_OUTSTANDING_PER_KEY,
         documents: Documents | None = None,
+        push_anywhere: bool = False,
     ) -> None:
         check_whole("max_outstanding_per_key", max_outstanding_per_key)
         self._broker = broker
         self.names = Names(project)
         self._window = max_outstanding_per_key
         self._documents = documents or MemoryDocuments()
+        self._push_anywhere = push_anywhere
         self._grpc: Any = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
@@ -72,6 +75,7 @@ class Server:
         self.names.check(self._broker)
         self._admin = Admin()
         self._desks = Desks(self._broker, self.names)
+        self._pushes = Pushes(self._broker, self.names, self._desks, anywhere=self._push_anywhere)
         book = SchemaBook(self._documents.load(schemas.KIND))
         policies = PolicyService(
             PolicyBook(self._documents.load(iam.KIND)), self._documents, SYSTEM_CLOCK, self._exists(book)
@@ -98,7 +102,16 @@ class Server:
                 **snapshots.publisher_calls(),
             },
             subscriber.SERVICE: {
-                **Subscriber(self._broker, self.names, self._admin, self._desks, self._window, policies.forget).calls(),
+                **Subscriber(
+                    self._broker,
+                    self.names,
+                    self._admin,
+                    self._desks,
+                    self._pushes,
+                    self._window,
+                    self._push_anywhere,
+                    policies.forget,
+                ).calls(),
                 **snapshots.calls(),
             },
         }
@@ -119,6 +132,7 @@ class Server:
             raise Unavailable(f"cannot listen on {host}:{port}: {error}") from None
         await self._grpc.start()
         self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
+        self._pushes.start()
         self._expiring = asyncio.create_task(self.expiry.run())
         return bound
 
@@ -138,6 +152,7 @@ class Server:
     async def stop(self) -> None:
         """End streams and pulls so that their clients try again, answer the other calls, take no more."""
         self._expiring.cancel()
+        await self._pushes.stop()
         self._desks.stop()
         await self._grpc.stop(STOP_SECONDS)
         self._admin.close()

@@ -62,6 +62,12 @@ def detached(resource: str) -> Refusal:
     return Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"Subscription is detached (resource={_last(resource)}).")
 
 
+def not_pulled(resource: str) -> Refusal:
+    """Of one that is pushed; Google's words."""
+    text = f"This method is not supported for this subscription type (resource={_last(resource)})."
+    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, text)
+
+
 def shutting_down() -> Refusal:
     """Clients try again elsewhere, or here when the server is back."""
     return Refusal(grpc.StatusCode.UNAVAILABLE, "The server is shutting down.")
