@@ -137,7 +137,7 @@ class Desk:
             if self.options is None:
                 raise subscription_missing(self._resource)
             for taker in [taker for taker in self._takers if taker.pushes != self.pushed]:
-                taker.end(not_pulled(self._resource))
+                taker.end(not_pulled())
             given = self._give_in_turns()
         except Exception as error:
             self.end(error)

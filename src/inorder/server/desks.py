@@ -45,7 +45,7 @@ class Desks:
         desk.look()
         if desk.pushed != pushes:
             desk.close_if_idle()
-            raise not_pulled(resource)
+            raise not_pulled()
         return desk
 
     def settled(self, resource: str, leases: Iterable[int], *, failed: bool) -> None:

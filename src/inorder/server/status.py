@@ -62,10 +62,9 @@ def detached(resource: str) -> Refusal:
     return Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"Subscription is detached (resource={_last(resource)}).")
 
 
-def not_pulled(resource: str) -> Refusal:
-    """Of one that is pushed; Google's words."""
-    text = f"This method is not supported for this subscription type (resource={_last(resource)})."
-    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, text)
+def not_pulled() -> Refusal:
+    """The subscription is pushed."""
+    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, "This method is not supported for this subscription type.")
 
 
 def shutting_down() -> Refusal:

@@ -300,6 +300,7 @@ class OnePull:
             self._arrived.set_result(None)
 
     def end(self, error: Exception) -> None:
+        self._max = 0
         if not self._arrived.done() and not self._messages:
             self._arrived.set_exception(error)
 

@@ -15,13 +15,13 @@ from functools import cached_property
 
 from inorder.server.push.config import Endpoint
 
-MAX_IDLE = 32  # connections to one host that wait for the next request
+MAX_IDLE = 200  # connections to one host that wait for the next request
 MAX_HEAD_BYTES = 65_536  # of an answer, and so of each of its lines
 MAX_BODY_BYTES = 1_000_000  # that are read to use a connection again; a longer answer ends it
 MAX_INTERIM = 10  # answers before the answer
 CLOSE_SECONDS = 1.0
 
-PROCESSING = 102  # an interim answer, but for a push it is one: see `Outcome of a push`
+PROCESSING = 102  # an interim answer, which for a push is as good as one
 _INTERIM = {100, 103}
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n]*)?\r?\n")
 
@@ -31,7 +31,7 @@ class NoAnswer(Exception):
 
 
 class _Stale(NoAnswer):
-    """The other side closed the connection before it saw the request, as it may while nothing is sent."""
+    """The other side closed the connection without an answer, as it may with one that it has not used for long."""
 
 
 class HttpClient:
@@ -56,7 +56,7 @@ class HttpClient:
             except _Stale:
                 if not reused:
                     raise
-                continue  # one of those that waited was closed meanwhile: nobody has seen the request
+                continue  # it waited for too long, and was closed by the other side: once more, on another one
             except (OSError, EOFError, ValueError) as error:
                 raise NoAnswer(f"{type(error).__name__}: {error}") from error
             finally:

@@ -1,8 +1,8 @@
 """One subscription that is pushed: its messages go to the endpoint, each in a request of its own.
 
-How many requests are under way at once is found out: few at first, one more for each that succeeds, half as many when
-some fail, and after several rounds that failed none at all for a while. A message that failed rests before it comes
-again, longer each time, and its key with it: by the subscription's retry policy, or else as Google does without one.
+How many requests are under way at once is found out: few at first, one more for each that succeeds soon, half as many
+when some fail, and after several rounds that failed none at all for a while. A message that failed rests before it
+comes again, longer each time, and its key with it: by the retry policy, or else as Google does without one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from inorder.server.resources import push_target
 
 ACKED = {PROCESSING, 200, 201, 202, 204}  # every other status is a nack
 FIRST_WINDOW = 4
-MAX_WINDOW = 1_000
+MAX_WINDOW = 200
+SOON_SECONDS = 1.0  # an endpoint that takes longer gets no more at once
 MAX_OUT = 2_000  # messages that are being sent or rest
 MAX_BYTES = 100_000_000  # of those that are being sent
 REST_SECONDS = (0.1, 60.0)  # after the first failure, and at most
@@ -95,10 +96,13 @@ class Push:
             assert self._target is not None
             attempt = message.delivery_attempt if self.desk.counts_attempts else None
             headers, body = request_of(message, self._target, self._resource, attempt)
+            began = asyncio.get_running_loop().time()
             async with asyncio.timeout(seconds):
                 status = await self._http.post(self._target.endpoint, headers, body)
             if status not in ACKED:
                 problem = f"status {status}"
+            elif asyncio.get_running_loop().time() - began < SOON_SECONDS:
+                self._window = min(self._window + 1, MAX_WINDOW)
         except TimeoutError:
             problem = f"no answer within {seconds:g} seconds"
         except NoAnswer as error:
@@ -114,7 +118,6 @@ class Push:
 
     def _succeeded(self, lease: int) -> None:
         self._failed_rounds = 0
-        self._window = min(self._window + 1, MAX_WINDOW)
         self._broker.settle(self._name, [lease], ())
         self._broker.written()
         self.desk.settled([lease], failed=False)
