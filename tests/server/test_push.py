@@ -151,6 +151,39 @@ def test_an_endpoint_that_is_not_there_gets_its_messages_when_it_is(serve: Serve
     acked(server)
 
 
+def test_an_endpoint_that_is_silent_for_the_ack_deadline_gets_the_message_again(serve: Serve, endpoints: Made) -> None:
+    server = serve()
+    silent = threading.Event()
+    waits = iter([True])
+
+    def answer(_: Request) -> int:
+        if next(waits, False):
+            silent.wait(20)
+        return 200
+
+    endpoint = endpoints(answer)
+    pushed(server, endpoint)
+    server.broker.update_subscription(SUBSCRIPTION, {"ack_deadline_seconds": 0.2})
+    publish(server, "a")
+    assert endpoint.data(1) == "a"  # the second time: the first is still waiting
+    acked(server)
+    silent.set()
+
+
+def test_what_was_allowed_before_is_not_pushed_by_a_server_that_may_not(
+    tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = serve(MessageQueue.open(tmp_path), push_anywhere=True)
+    subscribed(first, push_config={"push_endpoint": "https://127.0.0.1.example.com/"})
+    first.close()
+    second = serve(MessageQueue.open(tmp_path))
+    assert "is not pushed to 127.0.0.1.example.com, which is not on loopback" in caplog.text
+    shown = second.subscriber().update_subscription(
+        subscription={"name": SUBSCRIPTION, "ack_deadline_seconds": 20}, update_mask={"paths": ["ack_deadline_seconds"]}
+    )
+    assert shown.push_config.push_endpoint == "https://127.0.0.1.example.com/"
+
+
 def test_keys_come_in_order_one_at_a_time_whatever_fails(server: Running, endpoints: Made) -> None:
     failing = Counter[str]()
     out: set[str] = set()

@@ -1,11 +1,20 @@
 """The HTTP client of pushes, against servers that say exactly these bytes."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from inorder.server.push.config import Endpoint, endpoint_of
 from inorder.server.push.http import MAX_BODY_BYTES, MAX_HEAD_BYTES, HttpClient, NoAnswer
@@ -157,6 +166,46 @@ def test_who_does_not_answer_in_time_is_left() -> None:
         await server.wait_closed()
 
     asyncio.run(run())
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """One for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "certificate").write_bytes(made.public_bytes(Encoding.PEM))
+    (folder / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return folder / "certificate", folder / "key"
+
+
+def test_https_is_spoken_with_who_is_trusted_and_with_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted, key = certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(trusted, key)
+
+    async def status() -> int:
+        server = await asyncio.start_server(Peer([OK]).serve, "127.0.0.1", 0, ssl=tls)
+        client = HttpClient()
+        endpoint = Endpoint("https", "127.0.0.1", server.sockets[0].getsockname()[1], "/")
+        try:
+            async with asyncio.timeout(20):
+                return await client.post(endpoint, [], b"body")
+        finally:
+            await client.close()
+            server.close()
+            await server.wait_closed()
+
+    with pytest.raises(NoAnswer, match="CERTIFICATE_VERIFY_FAILED"):
+        asyncio.run(status())
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    assert asyncio.run(status()) == 200
 
 
 @pytest.mark.parametrize(
