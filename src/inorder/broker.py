@@ -24,10 +24,11 @@ from typing import Any, TypeAlias, TypeVar, get_args
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, Timer
 from inorder.commits import Commits, Group, Sync
 from inorder.core.events import Decision, Event, Published
+from inorder.core.ledger import SnapshotLedger
 from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
-from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SubscriptionNotFound
+from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SnapshotNotFound, SubscriptionNotFound
 from inorder.ingest import Ingest
 from inorder.journal import Location
 from inorder.journal.incoming import Incoming
@@ -49,7 +50,7 @@ from inorder.message import (
     new_epoch,
     numbered,
 )
-from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
+from inorder.metadata import BlockedKey, Metrics, SnapshotMetadata, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
 
@@ -531,12 +532,24 @@ class MessageQueue:
 
         return self._turn(skip, subscription)
 
-    def seek(self, subscription: str, *, position: int | None = None, time: datetime | float | None = None) -> None:
-        """Deliver again from a position on, or what the topic has stored since a time.
+    def seek(
+        self,
+        subscription: str,
+        *,
+        position: int | None = None,
+        time: datetime | float | None = None,
+        snapshot: str | None = None,
+    ) -> None:
+        """Deliver again from a position on, or what the topic has stored since a time, or what a snapshot has kept.
 
         The time is a datetime with a time zone, or seconds since 1970. It is compared with the time at
         which a message was stored in this topic: its publish time, or, of a dead letter, when it died.
         """
+        if snapshot is not None:
+            if position is not None or time is not None:
+                raise InvalidArgument("seek: give one of a position, a time and a snapshot")
+            self._turn(lambda state, now_us: state.seek_snapshot(subscription, snapshot, now_us), subscription)
+            return
         time_us = None if time is None else _microseconds(time)
         self._turn(
             lambda state, now_us: state.seek(subscription, now_us, position=position, time_us=time_us), subscription
@@ -549,6 +562,46 @@ class MessageQueue:
     def metrics(self, subscription: str) -> Metrics:
         """Counters and gauges of one subscription. Costs what is in its backlog."""
         return self._turn(lambda state, now_us: (state.subscription(subscription).metrics(now_us), (), ()))
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    def create_snapshot(self, name: str, subscription: str, annotations: str = "") -> None:
+        """Remember what a subscription has acked: what it has not, and what comes, is kept for `seek(snapshot=…)`.
+
+        It expires seven days after the oldest message was stored that it keeps. Its topic takes it along.
+        """
+        self._turn(lambda state, now_us: state.create_snapshot(name, subscription, annotations, now_us))
+
+    def update_snapshot(
+        self, name: str, *, annotations: str | None = None, expires: datetime | float | None = None
+    ) -> None:
+        """Change how long it lives, up to seven days from when it was made, or its annotations."""
+        expires_us = None if expires is None else _microseconds(expires)
+
+        def update(state: State, now_us: int) -> Decision[None]:
+            found = state.snapshot(name, now_us)
+            kept = found.annotations if annotations is None else annotations
+            return state.update_snapshot(name, kept, found.expires_us if expires_us is None else expires_us, now_us)
+
+        self._turn(update)
+
+    def delete_snapshot(self, name: str) -> None:
+        """What only this snapshot has kept is gone."""
+        self._turn(lambda state, now_us: state.delete_snapshot(name, now_us))
+
+    def delete_old_snapshots(self) -> list[str]:
+        """Forget those whose time is over, which nobody sees any more; returns their names."""
+        return self._turn(lambda state, now_us: state.delete_old_snapshots(now_us))
+
+    def get_snapshot(self, name: str) -> SnapshotMetadata | None:
+        with self._lock, suppress(SnapshotNotFound):
+            return _snapshot_metadata(self._state.snapshot(name, self.clock.now_us()))
+        return None
+
+    def get_all_snapshots(self) -> list[SnapshotMetadata]:
+        """Those that have not expired."""
+        with self._lock:
+            return [_snapshot_metadata(found) for found in self._state.living_snapshots(self.clock.now_us())]
 
     # -- whoever waits -----------------------------------------------------------------------------
 
@@ -936,6 +989,11 @@ def _datetime(time_us: int) -> datetime:
 
 def _topic_metadata(topic: Topic) -> TopicMetadata:
     return TopicMetadata(topic.name, _datetime(topic.created_us), topic.options, topic.next_position)
+
+
+def _snapshot_metadata(snapshot: SnapshotLedger) -> SnapshotMetadata:
+    created, expires = _datetime(snapshot.created_us), _datetime(snapshot.expires_us)
+    return SnapshotMetadata(snapshot.name, snapshot.topic, created, expires, snapshot.annotations)
 
 
 def _subscription_metadata(subscription: Subscription) -> SubscriptionMetadata:

@@ -96,6 +96,13 @@ class SubscriptionNotFound(NotFound):
         super().__init__(f"Subscription not found: {subscription}")
 
 
+class SnapshotNotFound(NotFound):
+    """The snapshot was never created, was deleted, alone or with its topic, or its time is over."""
+
+    def __init__(self, snapshot: str) -> None:
+        super().__init__(f"Snapshot not found: {snapshot}")
+
+
 class TopicAlreadyExists(AlreadyExists):
     def __init__(self, topic: str) -> None:
         super().__init__(f"Topic already exists: {topic}")
@@ -104,6 +111,11 @@ class TopicAlreadyExists(AlreadyExists):
 class SubscriptionAlreadyExists(AlreadyExists):
     def __init__(self, subscription: str) -> None:
         super().__init__(f"Subscription already exists: {subscription}")
+
+
+class SnapshotAlreadyExists(AlreadyExists):
+    def __init__(self, snapshot: str) -> None:
+        super().__init__(f"Snapshot already exists: {snapshot}")
 
 
 class InvalidAckId(InvalidArgument):

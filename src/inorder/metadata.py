@@ -31,6 +31,17 @@ class SubscriptionMetadata:
     topic_deleted: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotMetadata:
+    """What a subscription of the topic had acked once, to which any of them can go back until it expires."""
+
+    name: str
+    topic: str
+    created: datetime
+    expires: datetime
+    annotations: str  # kept with it for whoever wants to
+
+
 @dataclass(slots=True)
 class Counters:
     """What has happened on a subscription since it was created (or since the process started)."""

@@ -29,6 +29,8 @@ MAX_ANNOTATIONS_BYTES = 65_536  # labels and the like: each change of an option 
 MAX_WRITER_LENGTH = 200  # it is part of a file's name, too
 DEFAULT_DELIVERY_ATTEMPTS = 5  # Pub/Sub's default where a policy names no number
 DAY_SECONDS = 86_400
+SNAPSHOT_SECONDS = 7 * DAY_SECONDS  # how long it lives at most, as with Pub/Sub
+MIN_SNAPSHOT_SECONDS = 3_600  # one that would live shorter is not made
 MAX_WHOLE = 2**63 - 1  # what everybody else can store: disks, databases, other languages
 
 # Patterns.
@@ -45,18 +47,18 @@ _NAME = r"[A-Za-z][A-Za-z0-9\-_.~+%]*"
 _PROJECT = r"[A-Za-z0-9\-_.:]+"  # the dot and the colon stand in projects of a domain, "example.com:shop"
 _RESOURCES = {
     collection: re.compile(f"(?:projects/{_PROJECT}/{collection}/)?{_NAME}")
-    for collection in ("topics", "subscriptions")
+    for collection in ("topics", "subscriptions", "snapshots")
 }
 
 T = TypeVar("T")
 
 
 def check_name(kind: str, name: str) -> str:
-    """The name of a subscription, or else of a topic, as Pub/Sub takes it: bare, or as `projects/P/topics/NAME`."""
+    """The name of a subscription, a snapshot or else a topic, bare or as `projects/P/topics/NAME`."""
     if not isinstance(name, str):
         raise InvalidName(f"{kind} name: expected a string, not {type(name).__name__}")
     bare = name.rsplit("/", 1)[-1]
-    collection = "subscriptions" if kind == "subscription" else "topics"
+    collection = f"{kind}s" if kind in ("subscription", "snapshot") else "topics"
     if not _RESOURCES[collection].fullmatch(name):
         raise InvalidName(
             f"{kind} name {name[:300]!r}: start with a letter, then letters, digits and -_.~+% only; "
@@ -67,6 +69,11 @@ def check_name(kind: str, name: str) -> str:
     if bare.startswith("goog"):
         raise InvalidName(f"{kind} name {name!r}: names that start with 'goog' are reserved")
     return name
+
+
+def check_annotations(annotations: str) -> None:
+    """Refuse what is no text, or too much of it."""
+    _check_text("annotations", annotations, MAX_ANNOTATIONS_BYTES)
 
 
 def build(cls: type[T], given: T | Mapping[str, Any] | None, /, **more: Any) -> T:
@@ -253,7 +260,7 @@ class TopicOptions:
     annotations: str = ""  # kept with the topic for whoever wants to; means nothing here
 
     def __post_init__(self) -> None:
-        _check_text("annotations", self.annotations, MAX_ANNOTATIONS_BYTES)
+        check_annotations(self.annotations)
         if self.message_retention_duration is not None:
             check_number("message_retention_duration", self.message_retention_duration, above=0, up_to=31 * DAY_SECONDS)
 
@@ -327,7 +334,7 @@ class SubscriptionOptions(_OtherSpellings):
                 "there are no keys"
             )
         _check_filter(self.filter)
-        _check_text("annotations", self.annotations, MAX_ANNOTATIONS_BYTES)
+        check_annotations(self.annotations)
 
     @property
     def max_failures(self) -> int | None:

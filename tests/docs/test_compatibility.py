@@ -40,6 +40,13 @@ WRAPPERS = {
     "Acknowledge": ("AcknowledgeRequest",),
     "ModifyAckDeadline": ("ModifyAckDeadlineRequest",),
     "Seek": ("SeekRequest", "SeekResponse"),
+    "ModifyPushConfig": ("ModifyPushConfigRequest",),
+    "CreateSnapshot": ("CreateSnapshotRequest", "Snapshot"),
+    "GetSnapshot": ("GetSnapshotRequest",),
+    "UpdateSnapshot": ("UpdateSnapshotRequest",),
+    "ListSnapshots": ("ListSnapshotsRequest", "ListSnapshotsResponse"),
+    "DeleteSnapshot": ("DeleteSnapshotRequest",),
+    "ListTopicSnapshots": ("ListTopicSnapshotsRequest", "ListTopicSnapshotsResponse"),
 }
 
 Row = dict[str, str]
@@ -139,7 +146,7 @@ def test_every_field_is_named_and_nothing_else() -> None:
     assert set(fields().values()) <= STATES
 
 
-@pytest.mark.parametrize("message", ["Topic", "Subscription"])
+@pytest.mark.parametrize("message", ["Topic", "Subscription", "Snapshot"])
 def test_the_server_has_the_same_tables(message: str) -> None:
     descriptor = getattr(resources, message).DESCRIPTOR
     tables = (resources.KEPT, resources.SET_HERE, resources.FIXED, resources.HONOURED, resources.ABSENT)

@@ -164,8 +164,10 @@ def test_wrong_seeks(serve: Serve) -> None:
     subscriber = subscribed(serve())
     with pytest.raises(exceptions.InvalidArgument, match="target of a seek"):
         subscriber.seek(request={"subscription": SUBSCRIPTION})
-    with pytest.raises(exceptions.MethodNotImplemented, match="Snapshots"):
-        subscriber.seek(request={"subscription": SUBSCRIPTION, "snapshot": "projects/shop/snapshots/s"})
+    with pytest.raises(exceptions.NotFound, match="Snapshot does not exist"):
+        subscriber.seek(request={"subscription": SUBSCRIPTION, "snapshot": "projects/shop/snapshots/none"})
+    with pytest.raises(exceptions.InvalidArgument, match="Invalid resource name"):
+        subscriber.seek(request={"subscription": SUBSCRIPTION, "snapshot": SUBSCRIPTION})
     with pytest.raises(exceptions.NotFound):
         subscriber.seek(request={"subscription": SUBSCRIPTION + "s", "time": datetime.now(UTC)})
 

@@ -52,6 +52,31 @@ def test_a_file_creates_what_is_not_there(tmp_path: Path, serve: Serve) -> None:
     assert subscription.options.max_outstanding_per_key == 1
 
 
+def test_a_file_creates_subscriptions_that_are_pushed(tmp_path: Path) -> None:
+    file = tmp_path / "start.toml"
+    pushed = """
+    [[topics]]
+    name = "orders"
+    [[subscriptions]]
+    name = "worker"
+    topic = "orders"
+    enable_message_ordering = true
+    push_config = { push_endpoint = "https://example.com/push" }
+    """
+    file.write_text(pushed)
+    broker = MessageQueue()
+    with pytest.raises(InvalidArgument, match="--push-anywhere"):
+        create(file, broker, Names("shop"), window=1000)
+    create(file, broker, Names("shop"), window=1000, push_anywhere=True)
+    made = broker.get_subscription("worker")
+    assert made is not None
+    assert made.options.max_outstanding_per_key == 1
+    broker.unregister_subscription("worker")
+    file.write_text(f"{pushed}\n    max_outstanding_per_key = 2")
+    with pytest.raises(InvalidArgument, match="max_outstanding_per_key: 1, as this subscription is pushed, not 2"):
+        create(file, broker, Names("shop"), window=1000, push_anywhere=True)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -118,7 +118,8 @@ def test_limits_of_a_subscription(serve: Serve, fields: dict[str, Any], text: st
 @pytest.mark.parametrize(
     "fields",
     [
-        {"push_config": {"push_endpoint": "http://localhost/"}},
+        {"push_config": {"push_endpoint": "http://localhost/", "oidc_token": {"service_account_email": "a@b.c"}}},
+        {"push_config": {"push_endpoint": "http://localhost/", "attributes": {"x-goog-version": "v1beta1"}}},
         {"bigquery_config": {"table": "t"}},
         {"bigquery_config": {}},
         {"cloud_storage_config": {"bucket": "b"}},
@@ -169,7 +170,7 @@ def test_fields_of_a_subscription_are_changed_one_by_one(server: Running) -> Non
     with pytest.raises(exceptions.InvalidArgument, match="'nothing' is not a known Subscription field"):
         update("nothing")
     with pytest.raises(exceptions.MethodNotImplemented):
-        update("push_config", push_config={"push_endpoint": "http://localhost/"})
+        update("bigquery_config", bigquery_config={"table": "t"})
     with pytest.raises(exceptions.InvalidArgument, match="ack_deadline_seconds"):
         update("ack_deadline_seconds", ack_deadline_seconds=1)
 

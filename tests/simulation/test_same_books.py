@@ -32,6 +32,7 @@ from .durable_machine import write_at_once
 
 SEEDS = int(os.environ.get("DISK_SEEDS", "600")) // 100
 STEPS = 60
+PLAIN_CHANGES = ("make", "make", "delete", "update", "seek", "resume", "skip", "topic")
 WORKER = {
     "enable_message_ordering": True,
     "retry_policy": {"minimum_backoff": 1, "maximum_backoff": 100},
@@ -94,7 +95,7 @@ class History:
 
     def change(self) -> None:
         name, random = self.name(), self.random
-        match random.choice(("make", "make", "delete", "update", "seek", "resume", "skip", "topic")):
+        match random.choice((*PLAIN_CHANGES, "snapshot", "change_snapshot", "delete_snapshot", "seek_snapshot")):
             case "make":
                 self.queue.register_subscription(name, "orders", random.choice(OPTIONS))
             case "delete" if random.random() < 0.3:
@@ -107,6 +108,14 @@ class History:
                 self.queue.resume_key(name, random.choice("abc"))
             case "skip":
                 self.queue.skip(name, random.choice("abc"))
+            case "snapshot":
+                self.queue.create_snapshot(self.name(), name, "kept")
+            case "change_snapshot":
+                self.queue.update_snapshot(self.name(), annotations=str(random.random()))
+            case "delete_snapshot" if random.random() < 0.3:
+                self.queue.delete_snapshot(self.name())
+            case "seek_snapshot":
+                self.queue.seek(name, snapshot=self.name())
             case "topic" if random.random() < 0.2:
                 self.step(lambda: self.queue.unregister_topic("orders"))
                 self.step(lambda: self.queue.register_topic("orders"))

@@ -138,6 +138,8 @@ def _readable(parts: dict[str, Any]) -> dict[str, Any]:
     shown = dict(parts)
     if "created_us" in shown:
         shown["created"] = timestamp(shown.pop("created_us"))
+    if "expires_us" in shown:
+        shown["expires"] = timestamp(shown.pop("expires_us"))
     if "key" in shown:
         shown["ordering_key"] = shown.pop("key")
     if "returns" in shown:

@@ -39,6 +39,9 @@ def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="of ordered subscriptions that clients create: how many messages of a key may be out at once, in order "
         "and all with one client; 1 is strict (%(default)s)",
     )
+    noun.add_argument(
+        "--push-anywhere", action="store_true", help="push to endpoints on any machine, by HTTPS; else on loopback only"
+    )
     noun.add_argument("--journal", choices=get_args(JournalKind), default="segments", help="(%(default)s)")
     noun.add_argument(
         "--sync", choices=get_args(Sync), default="commit", help="when a publish is answered (%(default)s)"
@@ -61,9 +64,15 @@ def _serve(given: argparse.Namespace) -> int:
     documents = None
     try:
         documents = None if given.memory else SqliteDocuments(given.data)
-        server = Server(broker, project=given.project, max_outstanding_per_key=window, documents=documents)
+        server = Server(
+            broker,
+            project=given.project,
+            max_outstanding_per_key=window,
+            documents=documents,
+            push_anywhere=given.push_anywhere,
+        )
         if given.startup is not None:
-            create(given.startup, broker, server.names, window=window)
+            create(given.startup, broker, server.names, window=window, push_anywhere=given.push_anywhere)
         asyncio.run(_run(server, given))
     finally:
         if documents is not None:

@@ -139,6 +139,39 @@ class Sought(NamedTuple):
     visible: int
 
 
+class SnapshotCreated(NamedTuple):
+    """What a subscription has done is remembered: all else, and all that comes, is kept while the snapshot lives."""
+
+    snapshot: str
+    subscription: str
+    topic: str
+    done: Sequence[tuple[int, int]]  # ranges of positions, ascending
+    expires_us: int
+    annotations: str
+    now_us: int
+
+
+class SnapshotUpdated(NamedTuple):
+    snapshot: str
+    expires_us: int
+    annotations: str
+
+
+class SnapshotDeleted(NamedTuple):
+    snapshot: str
+
+
+class SoughtSnapshot(NamedTuple):
+    """What was not done when the snapshot was made comes again, and all that came after; no more.
+
+    What was not visible yet comes, or was missed, as if it were published afterwards.
+    """
+
+    subscription: str
+    snapshot: str
+    visible: int
+
+
 class Elapsed(NamedTuple):
     """Time has passed: backoffs that are over are over, what is older than the retention is gone."""
 
@@ -162,6 +195,10 @@ Event: TypeAlias = (
     | KeyResumed
     | HeadSkipped
     | Sought
+    | SnapshotCreated
+    | SnapshotUpdated
+    | SnapshotDeleted
+    | SoughtSnapshot
     | Elapsed
 )
 

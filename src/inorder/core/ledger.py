@@ -24,7 +24,11 @@ from inorder.core.events import (
     KeyResumed,
     Published,
     Return,
+    SnapshotCreated,
+    SnapshotDeleted,
+    SnapshotUpdated,
     Sought,
+    SoughtSnapshot,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionDetached,
@@ -66,6 +70,18 @@ class TopicLedger:
     next_position: int = 0
     stored_us: int = 0  # when the latest message was stored
     writers: dict[str, tuple[int, int]] = field(default_factory=dict)  # writer → its last epoch, and the part of that
+
+
+@dataclass
+class SnapshotLedger:
+    """What is remembered of a snapshot: all that its subscription had done. It goes when its topic goes."""
+
+    name: str
+    topic: str
+    done: Ranges
+    created_us: int
+    expires_us: int
+    annotations: str
 
 
 @dataclass
@@ -140,6 +156,18 @@ class Ledger:
         self.holds.clear()
         self.waits.clear()
 
+    def sought_snapshot(self, done: Ranges, visible: int) -> None:
+        """What is `done` is done, and nothing else of what was visible."""
+        self.done = done.within(0, visible).union(self.sorted_done().within(visible, 1 << 62))
+        self.gaps = {gap: reason for gap, reason in self.gaps.items() if gap >= visible}
+        self.failures.clear()
+        self.holds.clear()
+        self.waits.clear()
+
+    def given_up(self) -> Ranges:
+        """All that is done, and the gaps, which nobody can bring back."""
+        return self.sorted_done().union(runs(sorted(self.gaps)))
+
     def updated(self, options: SubscriptionOptions) -> None:
         before, self.options = self.options, options
         if before.enable_message_ordering == options.enable_message_ordering:
@@ -201,6 +229,7 @@ class Book:
     serial: int = 0  # of the next topic or subscription
     topics: dict[str, TopicLedger] = field(default_factory=dict)
     subscriptions: dict[str, Ledger] = field(default_factory=dict)
+    snapshots: dict[str, SnapshotLedger] = field(default_factory=dict)
 
     def topic_created(self, event: TopicCreated) -> None:
         self.serial = event.serial + 1
@@ -214,6 +243,7 @@ class Book:
         for ledger in self.subscriptions.values():
             if ledger.topic == event.topic and not ledger.detached:
                 ledger.detach()
+        self.snapshots = {name: one for name, one in self.snapshots.items() if one.topic != event.topic}
 
     def subscription_created(self, event: SubscriptionCreated) -> None:
         self.serial = event.serial + 1
@@ -242,6 +272,21 @@ class Book:
 
     def written(self, topic: str, writer: str, epoch: int, part: int) -> None:
         self.topics[topic].writers[writer] = (epoch, part)
+
+    def snapshot_created(self, event: SnapshotCreated) -> None:
+        self.snapshots[event.snapshot] = SnapshotLedger(
+            event.snapshot, event.topic, Ranges(event.done), event.now_us, event.expires_us, event.annotations
+        )
+
+    def snapshot_updated(self, event: SnapshotUpdated) -> None:
+        ledger = self.snapshots[event.snapshot]
+        ledger.expires_us, ledger.annotations = event.expires_us, event.annotations
+
+    def snapshot_deleted(self, event: SnapshotDeleted) -> None:
+        del self.snapshots[event.snapshot]
+
+    def sought_snapshot(self, event: SoughtSnapshot) -> None:
+        self.subscriptions[event.subscription].sought_snapshot(self.snapshots[event.snapshot].done, event.visible)
 
     def apply(self, events: Iterable[Event]) -> None:
         """Repeat what has happened."""
@@ -281,6 +326,14 @@ class Book:
                     self.subscriptions[name].skipped(key)
                 case Sought():
                     self.subscriptions[event.subscription].sought(event.position, event.replay_from, event.visible)
+                case SnapshotCreated():
+                    self.snapshot_created(event)
+                case SnapshotUpdated():
+                    self.snapshot_updated(event)
+                case SnapshotDeleted():
+                    self.snapshot_deleted(event)
+                case SoughtSnapshot():
+                    self.sought_snapshot(event)
                 case Elapsed():
                     pass  # time passes without being written down
 

@@ -8,6 +8,7 @@ change memory at once. Time is an argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import repeat
 from math import inf
@@ -25,7 +26,11 @@ from inorder.core.events import (
     HeadSkipped,
     KeyResumed,
     Published,
+    SnapshotCreated,
+    SnapshotDeleted,
+    SnapshotUpdated,
     Sought,
+    SoughtSnapshot,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionDetached,
@@ -35,8 +40,10 @@ from inorder.core.events import (
     TopicUpdated,
     Written,
 )
-from inorder.core.ledger import Book, Ledger, TopicLedger
+from inorder.core.ledger import Book, Ledger, SnapshotLedger, TopicLedger
 from inorder.core.log import History, MemoryHistory
+from inorder.core.ranges import Ranges
+from inorder.core.snapshot import Snapshot
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import (
@@ -45,6 +52,8 @@ from inorder.errors import (
     NotRetained,
     QueueFull,
     ResourceExhausted,
+    SnapshotAlreadyExists,
+    SnapshotNotFound,
     SubscriptionAlreadyExists,
     SubscriptionNotFound,
     TopicAlreadyExists,
@@ -54,8 +63,11 @@ from inorder.message import POSITION, SIZE, STORED_US, Batch, Record, numbered, 
 from inorder.options import (
     MAX_ACK_DEADLINE_SECONDS,
     MAX_WRITER_LENGTH,
+    MIN_SNAPSHOT_SECONDS,
+    SNAPSHOT_SECONDS,
     SubscriptionOptions,
     TopicOptions,
+    check_annotations,
     check_name,
     check_number,
     check_whole,
@@ -83,6 +95,7 @@ class State:
         self._first_lease = 1  # of new subscriptions: beyond those of a deleted one of the same name
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.snapshots: dict[str, Snapshot] = {}
         self._by_ack_prefix: dict[str, Subscription] = {}
         # Published, but not to be delivered before it is durable: topic, records, size, who misses what.
         self._hidden: list[tuple[Topic, list[Record], int, Mapping[str, frozenset[int]]]] = []
@@ -355,6 +368,16 @@ class State:
         replay_from = max(position, topic.retained_from(now_us))
         return None, [Sought(name, position, replay_from, topic.visible)], ()
 
+    def seek_snapshot(self, name: str, snapshot: str, now_us: int) -> Decision[None]:
+        subscription, found = self.subscription(name), self.snapshot(snapshot, now_us)
+        if subscription.detached:
+            raise FailedPrecondition(f"subscription {name!r} is detached: its topic was deleted")
+        if found.topic != subscription.topic:
+            raise InvalidArgument(
+                f"snapshot {snapshot!r} is of topic {found.topic!r}, subscription {name!r} of {subscription.topic!r}"
+            )
+        return None, [SoughtSnapshot(name, snapshot, self.topics[found.topic].visible)], ()
+
     def _position_at(self, subscription: Subscription, time_us: int) -> int:
         """The first message that was stored at a time or later, of those that can be delivered again."""
         topic = self.topics[subscription.topic]
@@ -375,6 +398,60 @@ class State:
         oldest = min(topic.retained_from(now_us), coming if unacked is None else unacked)
         if position < oldest:
             raise NotRetained(position, oldest)
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    def snapshot(self, name: str, now_us: int) -> SnapshotLedger:
+        found = self.snapshots.get(str(name))
+        if found is None or self._is_over(found.ledger, now_us):
+            raise SnapshotNotFound(name)
+        return found.ledger
+
+    def living_snapshots(self, now_us: int) -> list[SnapshotLedger]:
+        return [one.ledger for one in self.snapshots.values() if not self._is_over(one.ledger, now_us)]
+
+    def _is_over(self, snapshot: SnapshotLedger, now_us: int) -> bool:
+        """Whether its time has come; also if the clock was set back since."""
+        return snapshot.expires_us <= max(now_us, self.topics[snapshot.topic].stored_us)
+
+    def create_snapshot(self, name: str, subscription_name: str, annotations: str, now_us: int) -> Decision[None]:
+        check_name("snapshot", name)
+        check_annotations(annotations)
+        subscription = self.subscription(subscription_name)
+        if subscription.detached:
+            raise FailedPrecondition(f"subscription {subscription_name!r} is detached: nothing will come any more")
+        over = self.snapshots.get(name)
+        if over is not None and not self._is_over(over.ledger, now_us):
+            raise SnapshotAlreadyExists(name)
+        expires_us = subscription.oldest_stored_us(now_us) + SNAPSHOT_SECONDS * MICROSECONDS
+        if expires_us - now_us < MIN_SNAPSHOT_SECONDS * MICROSECONDS:
+            raise FailedPrecondition(
+                f"the oldest unacked message of subscription {subscription_name!r} is so old that the snapshot would "
+                f"live for less than {MIN_SNAPSHOT_SECONDS} seconds"
+            )
+        done = [*subscription.ledger().given_up()]
+        created = SnapshotCreated(name, subscription_name, subscription.topic, done, expires_us, annotations, now_us)
+        return None, [created] if over is None else [SnapshotDeleted(name), created], ()
+
+    def update_snapshot(self, name: str, annotations: str, expires_us: int, now_us: int) -> Decision[None]:
+        """It may live until seven days after it was made, and not end in the past."""
+        snapshot = self.snapshot(name, now_us)
+        check_annotations(annotations)
+        latest_us = max(snapshot.expires_us, snapshot.created_us + SNAPSHOT_SECONDS * MICROSECONDS)
+        if not now_us < expires_us <= latest_us:
+            raise InvalidArgument(
+                f"expires: after now ({now_us} microseconds since 1970), up to {latest_us}, not {expires_us}"
+            )
+        return None, [SnapshotUpdated(name, expires_us, annotations)], ()
+
+    def delete_snapshot(self, name: str, now_us: int) -> Decision[None]:
+        self.snapshot(name, now_us)
+        return None, [SnapshotDeleted(name)], ()
+
+    def delete_old_snapshots(self, now_us: int) -> Decision[list[str]]:
+        """Forget those whose time is over; the reply names them."""
+        names = [name for name, found in self.snapshots.items() if self._is_over(found.ledger, now_us)]
+        return names, [SnapshotDeleted(name) for name in names], ()
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -413,6 +490,7 @@ class State:
             )
         for subscription in self.subscriptions.values():
             book.subscriptions[subscription.name] = subscription.ledger()
+        book.snapshots = {name: replace(snapshot.ledger) for name, snapshot in self.snapshots.items()}
         return book
 
     def _restore(self, book: Book) -> None:
@@ -427,6 +505,8 @@ class State:
             self._restore_subscription(ledger)
         for name in self.topics:
             self._subscribed_otherwise(name)
+        for kept in book.snapshots.values():
+            self._add_snapshot(replace(kept), ())
 
     def _restore_subscription(self, ledger: Ledger) -> None:
         # A detached one keeps the name of its topic, which may be that of another topic by now.
@@ -480,6 +560,8 @@ class State:
         for subscription in topic.subscriptions:
             subscription.detach()
         topic.subscriptions.clear()
+        for snapshot in topic.snapshots:
+            del self.snapshots[snapshot.ledger.name]
 
     def _subscription_created(self, event: SubscriptionCreated) -> None:
         name, topic, serial, options, now_us = event
@@ -535,6 +617,9 @@ class State:
         topic.stored_us = last[6]
         if topic.retention_us:
             topic.keep(records)
+        if topic.snapshots and not topic.history.complete:
+            for snapshot in topic.snapshots:
+                snapshot.keep(records, topic.stored_us)
         if self._durable:
             self._hidden.append((topic, records, size, refused))
             return
@@ -563,6 +648,30 @@ class State:
     def _sought(self, event: Sought) -> None:
         subscription = self.subscriptions[event.subscription]
         subscription.seek(event.position, event.replay_from)
+        self._set_alarm(subscription)
+
+    def _snapshot_created(self, event: SnapshotCreated) -> None:
+        name, subscription, topic, done, expires_us, annotations, now_us = event
+        ledger = SnapshotLedger(name, topic, Ranges(done), now_us, expires_us, annotations)
+        self._add_snapshot(ledger, self.subscriptions[subscription].unacked_messages())
+
+    def _add_snapshot(self, ledger: SnapshotLedger, records: Sequence[Record]) -> None:
+        topic = self.topics[ledger.topic]
+        snapshot = Snapshot(ledger, () if topic.history.complete else records)
+        self.snapshots[ledger.name] = snapshot
+        topic.snapshots.append(snapshot)
+
+    def _snapshot_updated(self, event: SnapshotUpdated) -> None:
+        ledger = self.snapshots[event.snapshot].ledger
+        ledger.expires_us, ledger.annotations = event.expires_us, event.annotations
+
+    def _snapshot_deleted(self, event: SnapshotDeleted) -> None:
+        snapshot = self.snapshots.pop(event.snapshot)
+        self.topics[snapshot.ledger.topic].snapshots.remove(snapshot)
+
+    def _sought_snapshot(self, event: SoughtSnapshot) -> None:
+        subscription = self.subscriptions[event.subscription]
+        subscription.seek_snapshot(self.snapshots[event.snapshot])
         self._set_alarm(subscription)
 
     def _elapsed(self, event: Elapsed) -> None:
@@ -604,5 +713,9 @@ _APPLY: Mapping[type, Callable[[State, Any], None]] = {
     KeyResumed: State._key_resumed,
     HeadSkipped: State._head_skipped,
     Sought: State._sought,
+    SnapshotCreated: State._snapshot_created,
+    SnapshotUpdated: State._snapshot_updated,
+    SnapshotDeleted: State._snapshot_deleted,
+    SoughtSnapshot: State._sought_snapshot,
     Elapsed: State._elapsed,
 }

@@ -24,6 +24,7 @@ from inorder.core.leases import Leases
 from inorder.core.ledger import Ledger, Wait, positions_of
 from inorder.core.log import Log
 from inorder.core.ranges import Ranges, runs
+from inorder.core.snapshot import Snapshot
 from inorder.errors import KeyNotBlocked
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record
 from inorder.metadata import BlockedKey, Counters, Metrics, Unacked, UnackedKey
@@ -702,6 +703,28 @@ class Subscription:
         records.update((r[POSITION], r) for r in self._unacked() if not isinstance(r[DATA], Gap))
         self._start_over([record for place, record in sorted(records.items()) if place >= position])
         self._move_to(max(position, self._log.visible))
+
+    def seek_snapshot(self, snapshot: Snapshot) -> None:
+        """Start over with what a snapshot has not done."""
+        if self._log.history.complete:
+            ledger = self.ledger()
+            ledger.sought_snapshot(snapshot.ledger.done, self._log.visible)
+            self._start_over([])
+            self.restore(ledger)
+            return
+        self._start_over([record for record in snapshot.records if self._matches(record)])
+        self._move_to(self._log.visible)
+
+    def unacked_messages(self) -> list[Record]:
+        """What was taken in from the log and is still to be acked, in order and without gap records."""
+        return sorted((r for r in self._unacked() if not isinstance(r[DATA], Gap)), key=_position)
+
+    def oldest_stored_us(self, now_us: int) -> int:
+        """When the oldest message was stored that is still to be acked, of those that are young enough; or now."""
+        times = [record[STORED_US] for record in self.unacked_messages()]
+        if self._lagging and (records := self._log.history.read(self._skip.end_at(self.cursor), self._log.visible)):
+            times.append(records[0][STORED_US])
+        return min([now_us, *(time_us for time_us in times if time_us >= now_us - self.retention_us)])
 
     def update(self, options: SubscriptionOptions) -> None:
         """Deliver by other rules from now on. If those of order change, what is out comes again."""

@@ -25,7 +25,11 @@ from inorder.core.events import (
     HeadSkipped,
     KeyResumed,
     Published,
+    SnapshotCreated,
+    SnapshotDeleted,
+    SnapshotUpdated,
     Sought,
+    SoughtSnapshot,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionDetached,
@@ -36,7 +40,18 @@ from inorder.core.events import (
     Written,
 )
 from inorder.core.holds import Hold
-from inorder.core.ledger import Book, Ledger, Missed, TopicLedger, Wait, gaps_and_gone, key_of, missed_of, positions_of
+from inorder.core.ledger import (
+    Book,
+    Ledger,
+    Missed,
+    SnapshotLedger,
+    TopicLedger,
+    Wait,
+    gaps_and_gone,
+    key_of,
+    missed_of,
+    positions_of,
+)
 from inorder.core.ranges import Ranges
 from inorder.errors import FailedPrecondition
 from inorder.message import DATA, POSITION, PUBLISH_US, STORED_US, Gap, Record, to_columns
@@ -266,6 +281,14 @@ def _other(event: Event) -> Sequence[Any]:
             return "head_skipped", name, key
         case Sought(name, position, replay_from, visible):
             return "sought", name, position, replay_from, visible
+        case SnapshotCreated(name, subscription, topic, done, expires_us, annotations, now_us):
+            return "snapshot_created", name, subscription, topic, done, expires_us, annotations, now_us
+        case SnapshotUpdated(name, expires_us, annotations):
+            return "snapshot_updated", name, expires_us, annotations
+        case SnapshotDeleted(name):
+            return "snapshot_deleted", name
+        case SoughtSnapshot(name, snapshot, visible):
+            return "sought_snapshot", name, snapshot, visible
     raise TypeError(f"no way to write down {event!r}")
 
 
@@ -359,6 +382,14 @@ def _replay_other(parts: list[Any], book: Book, names: dict[int, str]) -> None:
             book.subscriptions[name].skipped(key)
         case ["sought", name, position, replay_from, visible]:
             book.subscriptions[name].sought(position, replay_from, visible)
+        case ["snapshot_created", *rest]:
+            book.snapshot_created(SnapshotCreated(*rest))
+        case ["snapshot_updated", *rest]:
+            book.snapshot_updated(SnapshotUpdated(*rest))
+        case ["snapshot_deleted", name]:
+            book.snapshot_deleted(SnapshotDeleted(name))
+        case ["sought_snapshot", *rest]:
+            book.sought_snapshot(SoughtSnapshot(*rest))
         case _:
             raise unknown(str(parts[:1]))
 
@@ -376,6 +407,7 @@ def book_to_json(book: Book) -> dict[str, Any]:
         "serial": book.serial,
         "topics": [asdict(topic) for topic in book.topics.values()],
         "subscriptions": [_ledger_to_json(ledger) for ledger in book.subscriptions.values()],
+        "snapshots": [{**vars(snapshot), "done": [*snapshot.done]} for snapshot in book.snapshots.values()],
     }
 
 
@@ -415,4 +447,6 @@ def book_from_json(plain: Mapping[str, Any]) -> Book:
             "waits": {position: Wait(*wait) for position, wait in values["waits"]},
         }
         book.subscriptions[values["name"]] = Ledger(**{**values, **changed})
+    for values in plain.get("snapshots", ()):  # there were none in the first journals
+        book.snapshots[values["name"]] = SnapshotLedger(**{**values, "done": Ranges(values["done"])})
     return book

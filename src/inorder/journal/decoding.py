@@ -30,6 +30,10 @@ FACTS = {
     "key_resumed": ("subscription", "key"),
     "head_skipped": ("subscription", "key"),
     "sought": ("subscription", "position", "replay_from", "visible"),
+    "snapshot_created": ("snapshot", "subscription", "topic", "done", "expires_us", "annotations", "created_us"),
+    "snapshot_updated": ("snapshot", "expires_us", "annotations"),
+    "snapshot_deleted": ("snapshot",),
+    "sought_snapshot": ("subscription", "snapshot", "visible"),
 }
 EVENTS = ("published", "acked", *FACTS)
 

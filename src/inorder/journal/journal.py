@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from inorder.clock import MICROSECONDS
-from inorder.core.ledger import Book, Ledger, TopicLedger
+from inorder.core.ledger import Book, Ledger, SnapshotLedger, TopicLedger
 from inorder.journal import Location, Part, Store
 from inorder.journal.codec import Stored, book_from_json, book_to_json, replay
 from inorder.journal.index import JournalHistory, TopicIndex, index_from_json
@@ -95,9 +95,15 @@ class Journal:
         for ledger in book.subscriptions.values():
             if not ledger.detached:
                 readers[book.topics[ledger.topic].serial].append(ledger)
+        snapshots: dict[int, list[SnapshotLedger]] = {serial: [] for serial in topics}
+        for snapshot in book.snapshots.values():
+            snapshots[book.topics[snapshot.topic].serial].append(snapshot)
         dropped = []
         for part in self.store.parts()[:-1]:  # the last one is written to
-            needed = (self._needed(part, topic, readers[serial], now_us) for serial, topic in topics.items())
+            needed = (
+                self._needed(part, topic, readers[serial], snapshots[serial], now_us)
+                for serial, topic in topics.items()
+            )
             if part.first >= self._saved or any(needed):
                 continue
             self.store.drop(part)
@@ -106,7 +112,9 @@ class Journal:
             dropped.append(part)
         return dropped
 
-    def _needed(self, part: Part, topic: TopicLedger, readers: list[Ledger], now_us: int) -> bool:
+    def _needed(
+        self, part: Part, topic: TopicLedger, readers: list[Ledger], snapshots: list[SnapshotLedger], now_us: int
+    ) -> bool:
         """Whether somebody may still ask for messages of the topic that stand in this part."""
         index = self._indexes.get(topic.serial)
         if index is None:
@@ -126,4 +134,5 @@ class Journal:
             done = ledger.sorted_done().end_at(first) >= behind
             if young and (not done or ledger.options.retain_acked_messages):
                 return True
-        return False
+        latest_us = max(now_us, topic.stored_us)
+        return any(one.expires_us > latest_us and one.done.end_at(first) < behind for one in snapshots)

@@ -20,8 +20,8 @@ from inorder.errors import InorderError
 from inorder.message import DATA, SIZE, Gap, Message, Source
 from inorder.options import SubscriptionOptions
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
-from inorder.server.resources import exactly_once
-from inorder.server.status import detached, subscription_missing
+from inorder.server.resources import exactly_once, push_target
+from inorder.server.status import detached, not_pulled, subscription_missing
 
 IN_A_ROW = 4_000  # messages handed out before others on the loop have their turn
 LOOK_SECONDS = 1.0  # how often a taker without room finds out that its leases have run out
@@ -31,6 +31,7 @@ class Taker(Protocol):
     """One who wants messages."""
 
     consumer: Source  # as whom it takes
+    pushes: bool  # whether it sends to the subscription's endpoint, and not to a client that asked
 
     def room(self) -> tuple[int, int]:
         """How many messages it can take now, and how many bytes."""
@@ -64,12 +65,18 @@ class Desk:
         self._read(self._watch.options)
 
     def _read(self, options: SubscriptionOptions | None) -> None:
-        self._options = options
+        self.options = options
         if options is not None:
+            self.pushed = push_target(options) is not None
             self.exactly_once = exactly_once(options)
             self.ordered = options.enable_message_ordering
             self.counts_attempts = options.dead_letter_policy is not None
             self.ack_deadline_seconds = options.ack_deadline_seconds
+
+    def look(self) -> None:
+        """Know the options in force."""
+        if self._watch.options is not self.options:
+            self._read(self._watch.options)
 
     # -- takers ------------------------------------------------------------------------------------
 
@@ -91,6 +98,9 @@ class Desk:
             self._out = {lease: held for lease, held in self._out.items() if held[0] is not taker}
             with suppress(InorderError):
                 self._broker.release(self._name, (), taker.consumer)  # keys that waited for its room
+        self.close_if_idle()
+
+    def close_if_idle(self) -> None:
         if not self._takers:
             self.close()
 
@@ -123,10 +133,11 @@ class Desk:
         """Give what there is to those who have room."""
         self._asked = False
         try:
-            if self._watch.options is not self._options:
-                self._read(self._watch.options)
-            if self._options is None:
+            self.look()
+            if self.options is None:
                 raise subscription_missing(self._resource)
+            for taker in [taker for taker in self._takers if taker.pushes != self.pushed]:
+                taker.end(not_pulled())
             given = self._give_in_turns()
         except Exception as error:
             self.end(error)

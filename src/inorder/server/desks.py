@@ -8,7 +8,7 @@ from inorder.broker import MessageQueue
 from inorder.errors import NotFound
 from inorder.server.desk import Desk
 from inorder.server.names import Names
-from inorder.server.status import detached, shutting_down, subscription_missing
+from inorder.server.status import detached, not_pulled, shutting_down, subscription_missing
 
 
 class Desks:
@@ -21,8 +21,11 @@ class Desks:
         self._used_us: dict[str, int] = {}  # when a subscription was used last
         self._stopping = False
 
-    def open(self, resource: str) -> Desk:
-        """The desk of a subscription; whoever opens it joins it, and leaves it."""
+    def open(self, resource: str, *, pushes: bool = False) -> Desk:
+        """The desk of a subscription; whoever opens it joins it, and leaves it.
+
+        One that is pushed is for who `pushes`, and one that is not for all others.
+        """
         if self._stopping:
             raise shutting_down()
         name = self._names.subscription(resource)
@@ -39,6 +42,10 @@ class Desks:
             except NotFound:
                 raise subscription_missing(resource) from None
             self._open[name] = desk
+        desk.look()
+        if desk.pushed != pushes:
+            desk.close_if_idle()
+            raise not_pulled()
         return desk
 
     def settled(self, resource: str, leases: Iterable[int], *, failed: bool) -> None:

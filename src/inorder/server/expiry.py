@@ -1,4 +1,4 @@
-"""Subscriptions that nobody has used for as long as their expiration policy says are deleted.
+"""Subscriptions that nobody has used for as long as their expiration policy says are deleted, and old snapshots.
 
 Use is a pull, an open stream or an answer. It is remembered in memory: a server that starts begins to count anew.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from inorder.broker import MessageQueue
 from inorder.clock import MICROSECONDS
 from inorder.errors import InorderError
 from inorder.server.admin import Admin
 from inorder.server.desks import Desks
+from inorder.server.names import Names
 from inorder.server.resources import expiration_seconds
 
 CHECK_SECONDS = 600.0  # the shortest policy is a day
@@ -23,7 +25,11 @@ _log = logging.getLogger(__name__)
 class Expiry:
     """Looks now and then."""
 
-    def __init__(self, broker: MessageQueue, admin: Admin, desks: Desks) -> None:
+    def __init__(
+        self, broker: MessageQueue, names: Names, admin: Admin, desks: Desks, forget: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._names = names
+        self._forget = forget  # is told of each that is about to be deleted
         self._broker = broker
         self._admin = admin
         self._desks = desks
@@ -38,9 +44,16 @@ class Expiry:
         for name in self._overdue(self._broker.clock.now_us()):
             _log.warning("subscription %r was not used for as long as its expiration policy says: it is deleted", name)
             try:
+                await self._forget(self._names.subscription_resource(name))
                 await self._admin.run(lambda name=name: self._broker.unregister_subscription(name))  # type: ignore[misc]
             except InorderError as error:
                 _log.warning("subscription %r could not be deleted: %s", name, error)
+
+        try:
+            for name in await self._admin.run(self._broker.delete_old_snapshots):
+                await self._forget(self._names.snapshot_resource(name))
+        except InorderError as error:
+            _log.warning("old snapshots could not be deleted: %s", error)
 
     def _overdue(self, now_us: int) -> list[str]:
         overdue: list[str] = []

@@ -17,8 +17,8 @@ from inorder.server.status import Refusal, invalid
 MIN_LENGTH = 3
 DELETED_TOPIC = "_deleted-topic_"  # what a subscription shows whose topic is gone
 _PROJECT = re.compile(r"projects/([A-Za-z0-9\-_.:]+)")
-_RESOURCE = re.compile(r"(projects/[A-Za-z0-9\-_.:]+)/(topics|subscriptions)/(.+)")
-_KINDS = {"topics": "topic", "subscriptions": "subscription"}
+_RESOURCE = re.compile(r"(projects/[A-Za-z0-9\-_.:]+)/(topics|subscriptions|snapshots)/(.+)")
+_KINDS = {"topics": "topic", "subscriptions": "subscription", "snapshots": "snapshot"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Names:
         """Refuse a broker that has a long name in the project of the plain ones: two could then mean the same."""
         used = [topic.name for topic in broker.get_all_topics()]
         used += [subscription.name for subscription in broker.get_all_subscriptions()]
+        used += [snapshot.name for snapshot in broker.get_all_snapshots()]
         if long := [name for name in used if name.startswith(f"projects/{self.project}/")]:
             raise FailedPrecondition(f"{long[0]!r} is in the project of plain names: choose another one than that")
 
@@ -45,6 +46,10 @@ class Names:
     def subscription(self, resource: str) -> str:
         """The broker's name of a subscription."""
         return self._name("subscriptions", resource)
+
+    def snapshot(self, resource: str) -> str:
+        """The broker's name of a snapshot."""
+        return self._name("snapshots", resource)
 
     def new(self, collection: str, resource: str) -> str:
         """The same for one that is to be made, which needs at least three letters."""
@@ -58,6 +63,9 @@ class Names:
 
     def subscription_resource(self, name: str) -> str:
         return self._resource("subscriptions", name)
+
+    def snapshot_resource(self, name: str) -> str:
+        return self._resource("snapshots", name)
 
     def _name(self, collection: str, resource: str) -> str:
         parts = _RESOURCE.fullmatch(resource)

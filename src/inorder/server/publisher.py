@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from google.protobuf import empty_pb2
@@ -36,9 +36,17 @@ SERVICE = "google.pubsub.v1.Publisher"
 
 
 class Publisher:
-    """The calls of the service."""
+    """The calls of the service. `forget` is told the name of each topic that is about to be deleted."""
 
-    def __init__(self, broker: MessageQueue, names: Names, admin: Admin, schemas: SchemaBook) -> None:
+    def __init__(
+        self,
+        broker: MessageQueue,
+        names: Names,
+        admin: Admin,
+        schemas: SchemaBook,
+        forget: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._forget = forget
         self._broker = broker
         self._names = names
         self._admin = admin
@@ -108,7 +116,8 @@ class Publisher:
         return topic_of(self._topic(resource), self._names)
 
     async def delete_topic(self, request: Proto, context: Context) -> Proto:
-        name = self._names.topic(request.topic)
+        name = self._topic(request.topic).name
+        await self._forget(request.topic)
         try:
             await self._admin.run(lambda: self._broker.unregister_topic(name))
         except NotFound:

@@ -1,7 +1,7 @@
-"""Topics and subscriptions as google.pubsub.v1 describes them, and the options that the broker knows.
+"""Topics, subscriptions and snapshots as google.pubsub.v1 describes them, and the options that the broker knows.
 
 What the broker does not know, labels for instance, is kept in the annotations of its options, so that it is
-created, changed and deleted together with the rest, and survives with it. Each field of both messages is in one of
+created, changed and deleted together with the rest, and survives with it. Each field of these messages is in one of
 the tables below: nothing is accepted and then forgotten.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from google.protobuf import field_mask_pb2, json_format
 from google.pubsub_v1.types import pubsub
 
-from inorder.metadata import SubscriptionMetadata, TopicMetadata
+from inorder.metadata import SnapshotMetadata, SubscriptionMetadata, TopicMetadata
 from inorder.options import (
     DAY_SECONDS,
     DEFAULT_DELIVERY_ATTEMPTS,
@@ -26,6 +26,7 @@ from inorder.options import (
     TopicOptions,
 )
 from inorder.server.names import DELETED_TOPIC, Names
+from inorder.server.push.config import PushTarget, check_push, target_of
 from inorder.server.schemas.book import DELETED_SCHEMA, SchemaSettings
 from inorder.server.schemas.publishing import settings_of
 from inorder.server.status import absent, invalid, within
@@ -34,21 +35,25 @@ Proto: TypeAlias = Any  # a message of google.pubsub.v1; the package has no type
 
 Topic = pubsub.Topic.pb()
 Subscription = pubsub.Subscription.pb()
+Snapshot = pubsub.Snapshot.pb()
 
 # Fields that are kept in the annotations and returned.
 KEPT: Mapping[str, tuple[str, ...]] = {
     "Topic": ("labels", "message_storage_policy", "schema_settings"),
-    "Subscription": ("labels", "expiration_policy", "enable_exactly_once_delivery"),
+    "Subscription": ("labels", "expiration_policy", "enable_exactly_once_delivery", "push_config"),
+    "Snapshot": ("labels",),
 }
 # Fields that only the service sets; in a request they mean nothing, at Google's too.
 SET_HERE: Mapping[str, tuple[str, ...]] = {
     "Topic": ("satisfies_pzs", "state"),
     "Subscription": ("detached", "topic_message_retention_duration", "state", "analytics_hub_subscription_info"),
+    "Snapshot": (),
 }
 # Fields that say what the resource is, and never change.
 FIXED: Mapping[str, tuple[str, ...]] = {
     "Topic": ("name",),
     "Subscription": ("name", "topic", "filter", "enable_message_ordering"),
+    "Snapshot": ("name", "topic"),
 }
 # Fields that the broker's options have.
 HONOURED: Mapping[str, tuple[str, ...]] = {
@@ -60,6 +65,7 @@ HONOURED: Mapping[str, tuple[str, ...]] = {
         "dead_letter_policy",
         "retry_policy",
     ),
+    "Snapshot": ("expire_time",),
 }
 # Fields that are refused, and why.
 ABSENT: Mapping[str, Mapping[str, str]] = {
@@ -70,13 +76,13 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
         "tags": "Resource tags are not supported: use labels.",
     },
     "Subscription": {
-        "push_config": "Push subscriptions are not supported.",
         "bigquery_config": "Exports to BigQuery are not supported.",
         "cloud_storage_config": "Exports to Cloud Storage are not supported.",
         "bigtable_config": "Exports to Bigtable are not supported.",
         "message_transforms": "Message transforms are not supported.",
         "tags": "Resource tags are not supported: use labels.",
     },
+    "Snapshot": {},
 }
 
 ACK_DEADLINE_SECONDS = (10, 600)
@@ -142,8 +148,11 @@ def subscription_options(
     shown: Proto | None = None,
     *,
     window: int,
+    push_anywhere: bool = False,
 ) -> SubscriptionOptions:
     """What a subscription asks for, checked; `window` is how many of a key may be out where there is order to keep.
+
+    One that is pushed has one of a key out, as nobody else would keep those in order. `push_anywhere`: beyond loopback.
 
     Of one that is changed, `before` are its options, and `shown` is how it looked: what stays as it is stays, even if
     only the embedded API could have made it so.
@@ -151,6 +160,7 @@ def subscription_options(
     _check_fields(subscription)
     _check_labels(subscription)
     _check_expiration(subscription, shown)
+    _check_push(subscription, shown, push_anywhere)
     if before is None:
         before = SubscriptionOptions(
             enable_message_ordering=subscription.enable_message_ordering,
@@ -166,6 +176,9 @@ def subscription_options(
         "dead_letter_policy": lambda: _dead_letter_policy(subscription, names),
     }
     wanted = {field: read() for field, read in readers.items() if not _same(field, subscription, shown)}
+    pushed = bool(subscription.push_config.push_endpoint)
+    if before.enable_message_ordering and pushed != (shown is not None and bool(shown.push_config.push_endpoint)):
+        wanted["max_outstanding_per_key"] = 1 if pushed else window
     return replace(before, **wanted, annotations=_kept(subscription, before.annotations))
 
 
@@ -176,7 +189,7 @@ def subscription_of(metadata: SubscriptionMetadata, topic: TopicMetadata | None,
     subscription.name = names.subscription_resource(metadata.name)
     gone = metadata.topic_deleted or topic is None
     subscription.topic = DELETED_TOPIC if gone else names.topic_resource(metadata.topic)
-    subscription.push_config.SetInParent()  # empty: those who want messages ask for them
+    subscription.push_config.SetInParent()  # if it is empty, those who want messages ask for them
     subscription.ack_deadline_seconds = max(round(options.ack_deadline_seconds), 1)
     subscription.retain_acked_messages = options.retain_acked_messages
     _set_seconds(subscription.message_retention_duration, options.message_retention_duration)
@@ -198,6 +211,12 @@ def subscription_of(metadata: SubscriptionMetadata, topic: TopicMetadata | None,
 def exactly_once(options: SubscriptionOptions) -> bool:
     """Whether a subscription tells of each ack that had no effect."""
     return bool(_section(options.annotations).get("enableExactlyOnceDelivery", False))
+
+
+def push_target(options: SubscriptionOptions) -> PushTarget | None:
+    """Where a subscription is pushed to; None: those who want its messages ask for them."""
+    section = _section(options.annotations)
+    return target_of(_remembered(Subscription, options.annotations).push_config) if "pushConfig" in section else None
 
 
 def expiration_seconds(options: SubscriptionOptions) -> float | None:
@@ -234,6 +253,17 @@ def _ack_deadline(subscription: Proto) -> int:
     return deadline
 
 
+def _check_push(subscription: Proto, shown: Proto | None, anywhere: bool) -> None:
+    """What stays as it is may stay, even if nobody could make it so any more."""
+    if shown is None or subscription.push_config != shown.push_config:
+        before = Subscription() if shown is None else shown
+        check_push(subscription.push_config, before.push_config, anywhere=anywhere)
+    if not subscription.push_config.push_endpoint:
+        subscription.ClearField("push_config")
+    elif subscription.enable_exactly_once_delivery:
+        raise invalid("Exactly-once delivery is for subscriptions that are pulled: push_config must be empty.")
+
+
 def _check_expiration(subscription: Proto, shown: Proto | None) -> None:
     if not subscription.HasField("expiration_policy"):
         # One that the embedded API made has no policy, and gets none by an update of something else.
@@ -244,7 +274,25 @@ def _check_expiration(subscription: Proto, shown: Proto | None) -> None:
         within("expiration_policy.ttl", ttl, MIN_EXPIRATION_SECONDS, float("inf"))
 
 
-# -- both ------------------------------------------------------------------------------------------
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+def snapshot_annotations(snapshot: Proto, before: str = "") -> str:
+    """What the broker keeps of a snapshot without knowing it, checked."""
+    _check_labels(snapshot)
+    return _kept(snapshot, before)
+
+
+def snapshot_of(metadata: SnapshotMetadata, names: Names) -> Proto:
+    """A snapshot as the protocol shows it."""
+    snapshot = _remembered(Snapshot, metadata.annotations)
+    snapshot.name = names.snapshot_resource(metadata.name)
+    snapshot.topic = names.topic_resource(metadata.topic)
+    snapshot.expire_time.FromDatetime(metadata.expires)
+    return snapshot
+
+
+# -- all of them ----------------------------------------------------------------------------------------
 
 
 def updated(current: Proto, wanted: Proto, mask: field_mask_pb2.FieldMask) -> Proto:
@@ -291,9 +339,8 @@ def _retention(resource: Proto, default: float | None) -> float | None:
 def _check_fields(resource: Proto) -> None:
     """Refuse what nobody would honour."""
     refused = ABSENT[resource.DESCRIPTOR.name]
-    for field, value in resource.ListFields():
-        # An empty push_config is how a client says that it will pull.
-        if field.name in refused and not (field.name == "push_config" and not value.ByteSize()):
+    for field, _ in resource.ListFields():
+        if field.name in refused:
             raise absent(refused[field.name])
 
 

@@ -24,10 +24,12 @@ from inorder.server.iam.service import PolicyService
 from inorder.server.limits import MAX_RECEIVED_BYTES
 from inorder.server.names import Names
 from inorder.server.publisher import Publisher
+from inorder.server.push.pushes import Pushes
 from inorder.server.resources import MAX_OUTSTANDING_PER_KEY, topic_schema, without_schema
 from inorder.server.schemas import service as schemas
 from inorder.server.schemas.book import SchemaBook
 from inorder.server.schemas.service import SchemaService
+from inorder.server.snapshots import Snapshots
 from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
 
@@ -48,7 +50,7 @@ class Server:
 
     `project` is the one whose resources have plain names in the broker. `max_outstanding_per_key` is for ordered
     subscriptions that clients create here: how many messages of a key may be out at once, in order and all on one
-    stream; 1 is strict.
+    stream; 1 is strict. `push_anywhere`: subscriptions may be pushed to any machine by HTTPS, and not only to this one.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Server:
         project: str = DEFAULT_PROJECT,
         max_outstanding_per_key: int = MAX_OUTSTANDING_PER_KEY,
         documents: Documents | None = None,
+        push_anywhere: bool = False,
     ) -> None:
         check_whole("max_outstanding_per_key", max_outstanding_per_key)
         self._broker = broker
         self.names = Names(project)
         self._window = max_outstanding_per_key
         self._documents = documents or MemoryDocuments()
+        self._push_anywhere = push_anywhere
         self._grpc: Any = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
@@ -71,6 +75,7 @@ class Server:
         self.names.check(self._broker)
         self._admin = Admin()
         self._desks = Desks(self._broker, self.names)
+        self._pushes = Pushes(self._broker, self.names, self._desks, anywhere=self._push_anywhere)
         book = SchemaBook(self._documents.load(schemas.KIND))
         policies = PolicyService(
             PolicyBook(self._documents.load(iam.KIND)), self._documents, SYSTEM_CLOCK, self._exists(book)
@@ -83,11 +88,32 @@ class Server:
                 if settings is not None and settings.schema == schema:
                     await self._admin.run(partial(self._broker.update_topic, topic.name, without_schema(topic.options)))
 
+        snapshots = Snapshots(self._broker, self.names, self._admin, policies.forget)
+
+        async def topic_deleted(topic: str) -> None:
+            for resource in (topic, *snapshots.of_topic(self.names.topic(topic))):
+                await policies.forget(resource)
+
         calls = {
             schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleted).calls(),
             iam.SERVICE: policies.calls(),
-            publisher.SERVICE: Publisher(self._broker, self.names, self._admin, book).calls(),
-            subscriber.SERVICE: Subscriber(self._broker, self.names, self._admin, self._desks, self._window).calls(),
+            publisher.SERVICE: {
+                **Publisher(self._broker, self.names, self._admin, book, topic_deleted).calls(),
+                **snapshots.publisher_calls(),
+            },
+            subscriber.SERVICE: {
+                **Subscriber(
+                    self._broker,
+                    self.names,
+                    self._admin,
+                    self._desks,
+                    self._pushes,
+                    self._window,
+                    self._push_anywhere,
+                    policies.forget,
+                ).calls(),
+                **snapshots.calls(),
+            },
         }
         handlers = {
             service: {name: grpc.unary_unary_rpc_method_handler(call) for name, call in of_service.items()}
@@ -105,7 +131,8 @@ class Server:
             self._admin.close()
             raise Unavailable(f"cannot listen on {host}:{port}: {error}") from None
         await self._grpc.start()
-        self.expiry = Expiry(self._broker, self._admin, self._desks)
+        self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
+        self._pushes.start()
         self._expiring = asyncio.create_task(self.expiry.run())
         return bound
 
@@ -116,15 +143,16 @@ class Server:
                     return self._broker.topic_exists(self.names.topic(resource))
                 case "subscriptions":
                     return self._broker.subscription_exists(self.names.subscription(resource))
-                case "schemas":
-                    return resource in book
-            return False  # snapshots: to be bound
+                case "snapshots":
+                    return self._broker.get_snapshot(self.names.snapshot(resource)) is not None
+            return resource in book
 
         return exists
 
     async def stop(self) -> None:
         """End streams and pulls so that their clients try again, answer the other calls, take no more."""
         self._expiring.cancel()
+        await self._pushes.stop()
         self._desks.stop()
         await self._grpc.stop(STOP_SECONDS)
         self._admin.close()

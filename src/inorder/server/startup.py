@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument
 from inorder.server.names import Names
-from inorder.server.resources import Proto, Subscription, Topic, subscription_options, topic_options
+from inorder.server.resources import Proto, Subscription, Topic, push_target, subscription_options, topic_options
 from inorder.server.status import Refusal
 
 _DURATIONS = ("message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl")
@@ -24,7 +24,7 @@ _TOPICS = ("topic", "dead_letter_topic")
 _WINDOW = "max_outstanding_per_key"  # the broker's own; Google's have no word for it
 
 
-def create(path: Path, broker: MessageQueue, names: Names, *, window: int) -> None:
+def create(path: Path, broker: MessageQueue, names: Names, *, window: int, push_anywhere: bool = False) -> None:
     """Create what the file names. What is there already stays as it is."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -33,7 +33,9 @@ def create(path: Path, broker: MessageQueue, names: Names, *, window: int) -> No
     if unknown := sorted(set(tables) - {"topics", "subscriptions"}):
         raise InvalidArgument(f"{path}: [[topics]] and [[subscriptions]], not {unknown[0]!r}")
     _each(path, tables, "topics", lambda table: _create_topic(table, broker, names))
-    _each(path, tables, "subscriptions", lambda table: _create_subscription(table, broker, names, window))
+    _each(
+        path, tables, "subscriptions", lambda table: _create_subscription(table, broker, names, window, push_anywhere)
+    )
 
 
 def _each(path: Path, tables: Mapping[str, Any], kind: str, make: Callable[[dict[str, Any]], None]) -> None:
@@ -54,14 +56,18 @@ def _create_topic(table: dict[str, Any], broker: MessageQueue, names: Names) -> 
         broker.register_topic(name, topic_options(topic))
 
 
-def _create_subscription(table: dict[str, Any], broker: MessageQueue, names: Names, window: int) -> None:
+def _create_subscription(
+    table: dict[str, Any], broker: MessageQueue, names: Names, window: int, push_anywhere: bool
+) -> None:
     own_window = table.pop(_WINDOW, None)
     subscription = _read(table, Subscription(), "subscriptions", names)
     name, topic = names.new("subscriptions", subscription.name), names.topic(subscription.topic)
     if broker.subscription_exists(name):
         return
-    options = subscription_options(subscription, names, window=window)
+    options = subscription_options(subscription, names, window=window, push_anywhere=push_anywhere)
     if own_window is not None:
+        if push_target(options) is not None and own_window != 1:
+            raise InvalidArgument(f"{_WINDOW}: 1, as this subscription is pushed, not {own_window!r}")
         options = replace(options, max_outstanding_per_key=own_window)
     if not broker.topic_exists(topic):
         raise InvalidArgument(f"topic {subscription.topic!r} is not there")

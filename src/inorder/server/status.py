@@ -50,12 +50,21 @@ def subscription_missing(resource: str) -> Refusal:
     return Refusal(grpc.StatusCode.NOT_FOUND, f"Subscription does not exist (resource={_last(resource)}).")
 
 
+def snapshot_missing(resource: str) -> Refusal:
+    return Refusal(grpc.StatusCode.NOT_FOUND, f"Snapshot does not exist (resource={_last(resource)}).")
+
+
 def already_exists(kind: str, resource: str) -> Refusal:
     return Refusal(grpc.StatusCode.ALREADY_EXISTS, f"{kind} already exists (resource={_last(resource)}).")
 
 
 def detached(resource: str) -> Refusal:
     return Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"Subscription is detached (resource={_last(resource)}).")
+
+
+def not_pulled() -> Refusal:
+    """The subscription is pushed."""
+    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, "This method is not supported for this subscription type.")
 
 
 def shutting_down() -> Refusal:

@@ -159,6 +159,8 @@ def _confirmation(acked: Outcome, modified: Outcome) -> bytes:
 class Stream:
     """What one client has, and what is on its way to it."""
 
+    pushes = False
+
     def __init__(self, broker: MessageQueue, name: str, desk: Desk, first: Proto) -> None:
         self._broker = broker
         self._name = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from inorder.broker import MessageQueue
 from inorder.errors import AlreadyExists, InorderError, NotFound
 from inorder.message import Message
 from inorder.metadata import SubscriptionMetadata
+from inorder.options import SubscriptionOptions
 from inorder.server.admin import Admin
 from inorder.server.answers import Answers, Found, check_deadline, no_ack_id, outcome
 from inorder.server.desk import Desk, size_of
@@ -22,16 +23,17 @@ from inorder.server.desks import Desks
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES, check_request_size
 from inorder.server.names import Names, project_of
 from inorder.server.paging import page
+from inorder.server.push.pushes import Pushes
 from inorder.server.resources import Proto, exactly_once, subscription_of, subscription_options, updated
 from inorder.server.status import (
     Context,
     RawCall,
-    absent,
     ack_ids_failed,
     already_exists,
     guarded,
     invalid,
     parsed,
+    snapshot_missing,
     subscription_missing,
     topic_missing,
     unary,
@@ -48,9 +50,25 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Subscriber:
-    """The calls of the service. `window` is how many messages of a key may be out, where order is kept."""
+    """The calls of the service. `window` is how many messages of a key may be out, where order is kept.
 
-    def __init__(self, broker: MessageQueue, names: Names, admin: Admin, desks: Desks, window: int) -> None:
+    `forget` is told of each subscription that is about to be deleted.
+    """
+
+    def __init__(
+        self,
+        broker: MessageQueue,
+        names: Names,
+        admin: Admin,
+        desks: Desks,
+        pushes: Pushes,
+        window: int,
+        push_anywhere: bool,
+        forget: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._forget = forget
+        self._pushes = pushes
+        self._push_anywhere = push_anywhere
         self._broker = broker
         self._names = names
         self._admin = admin
@@ -65,6 +83,7 @@ class Subscriber:
             "GetSubscription": unary(pubsub.GetSubscriptionRequest.pb(), self.get_subscription),
             "UpdateSubscription": unary(pubsub.UpdateSubscriptionRequest.pb(), self.update_subscription),
             "ListSubscriptions": unary(pubsub.ListSubscriptionsRequest.pb(), self.list_subscriptions),
+            "ModifyPushConfig": unary(pubsub.ModifyPushConfigRequest.pb(), self.modify_push_config),
             "DeleteSubscription": unary(pubsub.DeleteSubscriptionRequest.pb(), self.delete_subscription),
             "Acknowledge": unary(pubsub.AcknowledgeRequest.pb(), self.acknowledge),
             "ModifyAckDeadline": unary(pubsub.ModifyAckDeadlineRequest.pb(), self.modify_ack_deadline),
@@ -77,7 +96,7 @@ class Subscriber:
     async def create_subscription(self, request: Proto, context: Context) -> Proto:
         name = self._names.new("subscriptions", request.name)
         topic = self._names.topic(request.topic)
-        options = subscription_options(request, self._names, window=self._window)
+        options = self._options(request)
         self._check_dead_letter_topic(request)
         try:
             await self._admin.run(lambda: self._broker.register_subscription(name, topic, options))
@@ -85,25 +104,48 @@ class Subscriber:
             raise already_exists("Subscription", request.name) from None
         except NotFound:
             raise topic_missing(request.topic) from None
+        self._pushes.refresh(name)
         return self._shown(self._subscription(request.name))
 
     async def get_subscription(self, request: Proto, context: Context) -> Proto:
         return self._shown(self._subscription(request.subscription))
 
     async def update_subscription(self, request: Proto, context: Context) -> Proto:
-        resource = request.subscription.name
+        return await self._change(
+            request.subscription.name, lambda shown: updated(shown, request.subscription, request.update_mask)
+        )
+
+    async def modify_push_config(self, request: Proto, context: Context) -> Proto:
+        def change(shown: Proto) -> Proto:
+            wanted = type(shown)()
+            wanted.CopyFrom(shown)
+            wanted.push_config.CopyFrom(request.push_config)
+            return wanted
+
+        await self._change(request.subscription, change)
+        return empty_pb2.Empty()
+
+    async def _change(self, resource: str, change: Callable[[Proto], Proto]) -> Proto:
         async with self._admin.changing:
             found = self._subscription(resource)
             shown = self._shown(found)
-            wanted = updated(shown, request.subscription, request.update_mask)
-            options = subscription_options(wanted, self._names, found.options, shown, window=self._window)
+            wanted = change(shown)
+            options = self._options(wanted, found.options, shown)
             if options.dead_letter_policy != found.options.dead_letter_policy:
                 self._check_dead_letter_topic(wanted)
             try:
                 await self._admin.run(lambda: self._broker.update_subscription(found.name, options))
             except NotFound:
                 raise subscription_missing(resource) from None
+        self._pushes.refresh(found.name)
         return self._shown(self._subscription(resource))
+
+    def _options(
+        self, wanted: Proto, before: SubscriptionOptions | None = None, shown: Proto | None = None
+    ) -> SubscriptionOptions:
+        return subscription_options(
+            wanted, self._names, before, shown, window=self._window, push_anywhere=self._push_anywhere
+        )
 
     async def list_subscriptions(self, request: Proto, context: Context) -> Proto:
         project = project_of(request.project)
@@ -114,7 +156,8 @@ class Subscriber:
         return response
 
     async def delete_subscription(self, request: Proto, context: Context) -> Proto:
-        name = self._names.subscription(request.subscription)
+        name = self._subscription(request.subscription).name
+        await self._forget(request.subscription)
         try:
             await self._admin.run(lambda: self._broker.unregister_subscription(name))
         except NotFound:
@@ -124,14 +167,21 @@ class Subscriber:
     async def seek(self, request: Proto, context: Context) -> Proto:
         name = self._subscription(request.subscription).name
         if request.HasField("snapshot"):
-            raise absent("Snapshots are not supported: seek to a time.")
+            await self._seek_snapshot(name, request.snapshot)
+            return pubsub.SeekResponse.pb()()
         if not request.HasField("time"):
-            raise invalid("The target of a seek must be set: a time.")
+            raise invalid("The target of a seek must be set: a time or a snapshot.")
         seconds = request.time.seconds
         within("time.seconds", seconds, -62_135_596_800, 253_402_300_799)
         time = _EPOCH + timedelta(seconds=seconds, microseconds=request.time.nanos // 1000)
         await self._admin.run(lambda: self._broker.seek(name, time=time))
         return pubsub.SeekResponse.pb()()
+
+    async def _seek_snapshot(self, name: str, resource: str) -> None:
+        snapshot = self._names.snapshot(resource)
+        if self._broker.get_snapshot(snapshot) is None:
+            raise snapshot_missing(resource)
+        await self._admin.run(lambda: self._broker.seek(name, snapshot=snapshot))
 
     def _subscription(self, resource: str) -> SubscriptionMetadata:
         found = self._broker.get_subscription(self._names.subscription(resource))
@@ -212,6 +262,8 @@ class Subscriber:
 class OnePull:
     """A pull that waits for its messages."""
 
+    pushes = False
+
     def __init__(self, desk: Desk, max_messages: int, give_back: Callable[[Sequence[Message]], None]) -> None:
         self.consumer = desk.consumer()
         self._max = max_messages
@@ -248,6 +300,7 @@ class OnePull:
             self._arrived.set_result(None)
 
     def end(self, error: Exception) -> None:
+        self._max = 0
         if not self._arrived.done() and not self._messages:
             self._arrived.set_exception(error)
 

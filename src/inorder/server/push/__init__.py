@@ -1,0 +1,1 @@
+"""Push subscriptions: messages go to HTTP endpoints by themselves."""
