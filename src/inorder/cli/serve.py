@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from inorder.server import Server
 
 PORT = 8085  # where clients look for Google's emulator
+
+# Messages live until they are acked, and are no part of any cycle: to look for those as often as Python does by default
+# costs a delivery half of its speed, and a publish with attributes a fifth.
+GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,6 +61,7 @@ def _serve(given: argparse.Namespace) -> int:
         raise FailedPrecondition(f"the server needs {error.name}, which is not here: {needed}") from None
     if not 0 <= given.port <= 65_535:
         raise InvalidArgument(f"--port: 0 to 65535, not {given.port}")
+    gc.set_threshold(*GC_THRESHOLDS)
     window = given.max_outstanding_per_key
     broker = MessageQueue() if given.memory else MessageQueue.open(given.data, journal=given.journal, sync=given.sync)
     documents = None
