@@ -104,7 +104,7 @@ def _arguments() -> argparse.Namespace:
         metavar="subject",
         help=f"one of {', '.join(SUBJECTS)}; all but {', '.join(ONLY_BY_NAME)} by default",
     )
-    parser.add_argument("--quick", action="store_true", help="measure less, in about 40 seconds")
+    parser.add_argument("--quick", action="store_true", help="measure less, in a few minutes")
     parser.add_argument("--repetitions", type=int, default=5, help="five or more; five by default")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file as well")
     arguments = parser.parse_args()
