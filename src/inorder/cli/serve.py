@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PORT = 8085  # where clients look for Google's emulator
 
 # Messages live until they are acked, and are no part of any cycle: to look for those as often as Python does by default
-# costs a delivery half of its speed, and a publish with attributes a fifth.
+# took up to half the speed of deliveries from memory, and a fifth of a publish with attributes; of a long backlog none.
 GC_THRESHOLDS = (50_000, 20, 100)
 
 
