@@ -1,6 +1,6 @@
 """Measures what the documentation claims, against a peer in the same run.
 
-    python -m bench                     everything, in about six minutes
+    python -m bench                     everything, in about nine minutes
     python -m bench core pull           only these subjects
     python -m bench backlog             10 million messages on disk; minutes, and only when it is named
     python -m bench spark spark-topics  the operators on Spark, its source and sink; minutes, and only when named
@@ -39,6 +39,7 @@ from bench import (
     queues,
     recovery,
     scaling,
+    server,
     spark,
     spark_topics,
 )
@@ -60,6 +61,7 @@ SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
     "durable": durable.measure,
     "recovery": recovery.measure,
     "pool": pool.measure,
+    "server": server.measure,
     "backlog": backlog.measure,
     "spark": spark.measure,
     "spark-topics": spark_topics.measure,
@@ -102,7 +104,7 @@ def _arguments() -> argparse.Namespace:
         metavar="subject",
         help=f"one of {', '.join(SUBJECTS)}; all but {', '.join(ONLY_BY_NAME)} by default",
     )
-    parser.add_argument("--quick", action="store_true", help="measure less, in about 40 seconds")
+    parser.add_argument("--quick", action="store_true", help="measure less, in a few minutes")
     parser.add_argument("--repetitions", type=int, default=5, help="five or more; five by default")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file as well")
     arguments = parser.parse_args()

@@ -17,7 +17,7 @@ from inorder.testing.clock import ManualClock
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "READ_AHEAD", 5)
-    monkeypatch.setattr(core, "HOT_BYTES", 0)
+    monkeypatch.setattr(core, "HOT_BYTES", 20)
 
 
 @pytest.fixture
@@ -101,3 +101,23 @@ def test_only_what_a_filter_wants_is_read(queue: MessageQueue) -> None:
         got += [int(message.data) for message in messages]
         queue.ack([message.ack_id for message in messages])
     assert got == list(range(0, 100, 10))
+
+
+def test_few_messages_that_are_large_are_left_on_disk_too(
+    queue: MessageQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "READ_AHEAD", 1000)
+    monkeypatch.setattr(core, "HOT_BYTES", 10_000)
+    queue.register_subscription("worker", "orders", {"enable_message_ordering": True})
+    sent = [b"%04d" % number * 250 for number in range(50)]
+    for data in sent:
+        queue.publish("orders", [Message(data, ordering_key="key")])
+    assert in_memory(queue) <= 10
+    queue.close()
+    again = MessageQueue.open(tmp_path / "data", clock=ManualClock())
+    got = []
+    while messages := again.pull("worker", 3):
+        got += [message.data for message in messages]
+        again.ack([message.ack_id for message in messages])
+    again.close()
+    assert got == sent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from inorder.server import Server
 
 PORT = 8085  # where clients look for Google's emulator
+
+# Messages live until they are acked, and are no part of any cycle: to look for those as often as Python does by default
+# took up to half the speed of deliveries from memory, and a fifth of a publish with attributes; of a long backlog none.
+GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,6 +64,7 @@ def _serve(given: argparse.Namespace) -> int:
         raise FailedPrecondition(f"the server needs {error.name}, which is not here: {needed}") from None
     if not 0 <= given.port <= 65_535:
         raise InvalidArgument(f"--port: 0 to 65535, not {given.port}")
+    gc.set_threshold(*GC_THRESHOLDS)
     window = given.max_outstanding_per_key
     broker = MessageQueue() if given.memory else MessageQueue.open(given.data, journal=given.journal, sync=given.sync)
     documents = None

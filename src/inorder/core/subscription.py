@@ -32,7 +32,7 @@ from inorder.options import FlowControl, QueueLimits, SubscriptionOptions
 
 SWEEP_US = 60 * MICROSECONDS  # how often messages that nobody pulls are looked at for their age
 READ_AHEAD = 10_000  # messages that wait in memory where all of them can be read again
-HOT_BYTES = 64_000_000  # beyond which data is put aside: to read it again costs a block for each message
+HOT_BYTES = 64_000_000  # and their bytes, beyond which data is put aside: to read it again costs a block each
 COLD: Any = type("Cold", (), {"__repr__": lambda _: "COLD"})()  # stands for data that was put aside
 PASS_OVER = 100  # how far a pull looks past messages that do not fit the bytes that are free
 
@@ -220,7 +220,7 @@ class Subscription:
         """New messages of the topic become visible here. Says whether time matters now that did not before."""
         if refused:
             return self._absorb_with_gaps(records, refused)
-        if not self._straight or (self._read_ahead and self.backlog_messages >= self._read_ahead):
+        if not self._straight or (self._read_ahead and self._enough_waits()):
             records = self._sift(records)
             if not records:
                 return False
@@ -246,12 +246,19 @@ class Subscription:
         records = [record for record in records if record[POSITION] >= cursor]
         if not records:
             return ()
-        if self._read_ahead and self.backlog_messages >= self._read_ahead:  # enough wait here
+        if self._enough_waits():
             self._cursor, self._lagging = cursor, True
             self._straight = self._plain = False
             return ()
         self._cursor = records[-1][POSITION] + 1
         return [record for record in records if self._matches(record)]
+
+    def _enough_waits(self) -> bool:
+        """Whether what comes is left in the log: there are as many here, or as many bytes, as memory is for."""
+        return self._is_enough(self.backlog_messages, self.backlog_bytes)
+
+    def _is_enough(self, count: int, size: int) -> bool:
+        return self._read_ahead is not None and (count >= self._read_ahead or size >= HOT_BYTES)
 
     def _matches(self, record: Record) -> bool:
         return self.matches is None or self.matches(record[ATTRIBUTES] or {})
@@ -793,7 +800,7 @@ class Subscription:
         else:
             gaps, until_us = self._to_come.gaps, self._to_come.until_us()
             records = [gap_for(r, gaps[r[POSITION]]) if r[POSITION] in gaps else r for r in records]
-        if self.backlog_messages >= (self._read_ahead or inf) and self.backlog_bytes >= HOT_BYTES:  # they wait for long
+        if self._read_ahead and self.backlog_bytes >= HOT_BYTES:  # they wait for long
             records = [_chilled(record) for record in records]
             self._cold, self._plain = True, False
         self._put(records, until_us)
@@ -852,8 +859,11 @@ class Subscription:
         # kept, all that there is.
         last = inf if self.limited else max(ledger.until_us(), default=-1)
         records: list[Record] = []
-        while self._lagging and (self.cursor <= last or len(records) < (self._read_ahead or inf)):
-            records += self._read_on()
+        size = 0
+        while self._lagging and (self.cursor <= last or not self._is_enough(len(records), size)):
+            read = self._read_on()
+            records += read
+            size += sum(map(_size, read))
         self._take_in(records)
         self._plain = self._is_plain()
 

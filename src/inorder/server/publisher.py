@@ -122,6 +122,7 @@ class Publisher:
             await self._admin.run(lambda: self._broker.unregister_topic(name))
         except NotFound:
             raise topic_missing(request.topic) from None
+        self._asked.pop(request.topic, None)
         return empty_pb2.Empty()
 
     async def list_topics(self, request: Proto, context: Context) -> Proto:

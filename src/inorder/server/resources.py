@@ -91,6 +91,7 @@ BACKOFF_SECONDS = (0, 600)
 DELIVERY_ATTEMPTS = (5, 100)
 MIN_EXPIRATION_SECONDS = DAY_SECONDS
 DEFAULT_EXPIRATION_SECONDS = 31 * DAY_SECONDS
+MAX_DURATION_SECONDS = 315_576_000_000  # protobuf's
 MAX_LABELS = 64
 MAX_LABEL_LENGTH = 63
 MAX_OUTSTANDING_PER_KEY = 1_000  # as many as one pull may return
@@ -381,6 +382,9 @@ def _sections(annotations: str) -> Mapping[str, Any]:
 
 
 def _seconds(duration: Any) -> float:
+    # Parsing lets any numbers through; what is kept is JSON, which takes only those that mean a duration.
+    if abs(duration.seconds) > MAX_DURATION_SECONDS or not 0 <= duration.nanos < 1_000_000_000:
+        raise invalid(f"Not a duration: {duration.seconds} seconds and {duration.nanos} nanoseconds.")
     seconds: float = duration.seconds + duration.nanos / 1e9
     return seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import grpc
@@ -17,8 +17,13 @@ Context: TypeAlias = Any  # grpc.aio.ServicerContext, which has no types
 Call: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 RawCall: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
 
+_INVALID_ACK_ID = "PERMANENT_FAILURE_INVALID_ACK_ID"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _DETAILS = "grpc-status-details-bin"  # where clients look for more than a code and a text
+
+# Clients take 8 KB of metadata. A call that brings more ends with RESOURCE_EXHAUSTED for them, and they repeat it.
+MAX_DETAILS_BYTES = 7_000
+MAX_TEXT_LENGTH = 500  # characters, which may be twelve bytes each
 
 _log = logging.getLogger(__name__)
 
@@ -76,13 +81,13 @@ def within(field: str, value: float, low: float, high: float) -> None:
     """Refuse a number outside the limits as Google does."""
     if value < low:
         raise invalid(
-            f"The value for {field} is too small. You passed {value:g} in the request, "
-            f"but the minimum value is {low:g}."
+            f"The value for {field} is too small. You passed {value:.12g} in the request, "
+            f"but the minimum value is {low:.12g}."
         )
     if value > high:
         raise invalid(
-            f"The value for {field} is too large. You passed {value:g} in the request, "
-            f"but the maximum value is {high:g}."
+            f"The value for {field} is too large. You passed {value:.12g} in the request, "
+            f"but the maximum value is {high:.12g}."
         )
 
 
@@ -95,12 +100,22 @@ def ack_ids_failed(ack_ids: Iterable[str]) -> Refusal:
     info = error_details_pb2.ErrorInfo(
         reason="EXACTLY_ONCE_ACKID_FAILURE",
         domain="pubsub.googleapis.com",
-        metadata=dict.fromkeys(ack_ids, "PERMANENT_FAILURE_INVALID_ACK_ID"),
+        metadata=dict.fromkeys(_few(ack_ids), _INVALID_ACK_ID),
     )
     code = grpc.StatusCode.INVALID_ARGUMENT
     status = status_pb2.Status(code=code.value[0], message=text)
     status.details.add().Pack(info)
     return Refusal(code, text, ((_DETAILS, status.SerializeToString()),))
+
+
+def _few(ack_ids: Iterable[str]) -> Iterator[str]:
+    """As many as fit, which are all of a hundred of ours; clients take those that are left out as failed too."""
+    room = MAX_DETAILS_BYTES - 400
+    for ack_id in ack_ids:
+        room -= len(ack_id.encode()) + len(_INVALID_ACK_ID) + 8
+        if room < 0:
+            return
+        yield ack_id
 
 
 def refusal_of(error: Exception) -> Refusal:
@@ -116,7 +131,7 @@ def refusal_of(error: Exception) -> Refusal:
 async def abort(context: Context, error: Exception) -> None:
     """End a call with what went wrong. Raises."""
     refusal = refusal_of(error)
-    await context.abort(refusal.code, refusal.text, refusal.metadata)
+    await context.abort(refusal.code, refusal.text[:MAX_TEXT_LENGTH], refusal.metadata)
 
 
 def unary(request: Any, call: Call) -> RawCall:

@@ -31,6 +31,10 @@ from inorder.server.wire import received
 MAX_OUTSTANDING_MESSAGES = 10_000
 MAX_OUTSTANDING_BYTES = 100_000_000
 
+# What may wait to be said, beside messages, before no more requests are read: a client may send and never read.
+MAX_SAID = 100
+MAX_SAID_BYTES = 1_000_000
+
 HEARTBEATS = 1  # the protocol version from which a client wants an answer to each empty request
 
 StreamingPullRequest = pubsub.StreamingPullRequest.pb()
@@ -76,6 +80,7 @@ class StreamingPull:
     async def _read(self, stream: Stream, resource: str, first: Proto, requests: AsyncIterator[bytes]) -> None:
         try:
             await self._answer(stream, resource, first)
+            await stream.heard()
             async for raw in requests:
                 request = parsed(StreamingPullRequest, raw)
                 _check_later(request)
@@ -84,8 +89,9 @@ class StreamingPull:
                 if request.ByteSize() == 0:
                     if stream.heartbeats:
                         stream.say(b"")
-                    continue
-                await self._answer(stream, resource, request)
+                else:
+                    await self._answer(stream, resource, request)
+                await stream.heard()
             stream.finish()
         except asyncio.CancelledError:
             raise
@@ -177,6 +183,9 @@ class Stream:
         self._waiting: list[Message] = []  # to be sent
         self._waiting_bytes = 0
         self._said: list[bytes] = []  # the same for all else
+        self._said_bytes = 0
+        self._heard = asyncio.Event()
+        self._heard.set()
         self._changed = asyncio.Event()
         self._finished = False
         self._error: Exception | None = None
@@ -189,7 +198,8 @@ class Stream:
             await self._changed.wait()
             self._changed.clear()
             while self._said or self._waiting:
-                said, self._said = self._said, []
+                said, self._said, self._said_bytes = self._said, [], 0
+                self._heard.set()
                 messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 properties = _properties(self.desk)
                 for one in said:
@@ -206,7 +216,14 @@ class Stream:
     def say(self, response: bytes) -> None:
         """Send something that is no message."""
         self._said.append(response)
+        self._said_bytes += len(response)
+        if len(self._said) >= MAX_SAID or self._said_bytes >= MAX_SAID_BYTES:
+            self._heard.clear()
         self._changed.set()
+
+    async def heard(self) -> None:
+        """Wait until the client has taken enough of what was said."""
+        await self._heard.wait()
 
     def finish(self) -> None:
         """The client says no more: it gets what is on its way, and then the end."""

@@ -173,6 +173,7 @@ class Subscriber:
             raise invalid("The target of a seek must be set: a time or a snapshot.")
         seconds = request.time.seconds
         within("time.seconds", seconds, -62_135_596_800, 253_402_300_799)
+        within("time.nanos", request.time.nanos, 0, 999_999_999)
         time = _EPOCH + timedelta(seconds=seconds, microseconds=request.time.nanos // 1000)
         await self._admin.run(lambda: self._broker.seek(name, time=time))
         return pubsub.SeekResponse.pb()()
