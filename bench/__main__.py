@@ -18,54 +18,21 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import (
-    api,
-    backlog,
-    broker,
-    consumers,
-    core,
-    durable,
-    forwarder,
-    latency,
-    memory,
-    patterns,
-    pool,
-    pull,
-    queues,
-    recovery,
-    scaling,
-    server,
-    spark,
-    spark_topics,
-)
 from bench.report import Effort, Table, load, machine
 from bench.workload import MESSAGE_BYTES, WrongResult
 
-SUBJECTS: dict[str, Callable[[Effort], Iterator[Table]]] = {
-    "core": core.measure,
-    "broker": broker.measure,
-    "api": api.measure,
-    "latency": latency.measure,
-    "scaling": scaling.measure,
-    "pull": pull.measure,
-    "memory": memory.measure,
-    "patterns": patterns.measure,
-    "forwarder": forwarder.measure,
-    "consumers": consumers.measure,
-    "queues": queues.measure,
-    "durable": durable.measure,
-    "recovery": recovery.measure,
-    "pool": pool.measure,
-    "server": server.measure,
-    "backlog": backlog.measure,
-    "spark": spark.measure,
-    "spark-topics": spark_topics.measure,
-}
+# The modules of this package that measure. Each is imported when its turn comes: what one of them imports, every search
+# for garbage looks through, also while another one measures.
+SUBJECTS = (
+    *("core", "broker", "api", "latency", "scaling", "pull", "memory", "patterns", "forwarder", "consumers", "queues"),
+    *("durable", "recovery", "pool", "server", "backlog", "spark", "spark-topics"),
+)
 ONLY_BY_NAME = {"backlog", "spark", "spark-topics"}  # take minutes
 
 
@@ -83,7 +50,7 @@ def main() -> None:
     for subject in arguments.subjects or [name for name in SUBJECTS if name not in ONLY_BY_NAME]:
         report[subject] = []
         try:
-            for table in SUBJECTS[subject](effort):
+            for table in _measure(subject, effort):
                 print(f"\n{table}", flush=True)
                 report[subject].append(table.as_json())
         except WrongResult as error:
@@ -93,6 +60,11 @@ def main() -> None:
     print(f"Load of the machine: {report['load before']} before, {report['load after']} after.")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+
+
+def _measure(subject: str, effort: Effort) -> Iterator[Table]:
+    found: Iterator[Table] = import_module(f"bench.{subject.replace('-', '_')}").measure(effort)
+    return found
 
 
 def _arguments() -> argparse.Namespace:
