@@ -60,7 +60,7 @@ def test_a_dispatcher_that_is_killed_runs_each_handler_once_and_in_order(
         topic.subscription("worker").create(enable_message_ordering=True).result()
         kind = {"event_type": "Numbered"}
         topic.publish_many([Message(json.dumps(event).encode(), kind, event[0]) for event in events]).result()
-    for count in ("2", "9"):
+    for count in ("2", "4"):  # acks of several keys may go together, but those of one key do not
         assert end(start("dispatch", database.place, str(folder), where, count)) == -signal.SIGKILL
     assert end(start("dispatch", database.place, str(folder), where, "-1")) == 0
     for key in range(KEYS):
