@@ -7,6 +7,7 @@ settings a session needs is said where they are missing.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _QUALIFIED = re.compile(r"(`(?:[^`]|``)+`|[\w-]+)(\.(`(?:[^`]|``)+`|[\w-]+))*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeTable(CurrentState):
+class LakeTable(CurrentState, ABC):
     """What both formats have in common. A history gets each batch of a `writer` once."""
 
     writer: str | None = None  # None: the query, by its checkpoint
@@ -105,8 +106,9 @@ class LakeTable(CurrentState):
         rank = F.struct(*map(column, self.newest_by), F.to_json(row).alias("_content"))
         return applied.groupBy(*map(column, self.key)).agg(F.max_by(row, rank).alias("_newest")).select("_newest.*")
 
+    @abstractmethod
     def _append(self, applied: DataFrame, history: str, batch_id: int) -> None:
-        raise NotImplementedError
+        """Add the rows to the history, unless the batch is in it."""
 
     def _appended(self, applied: DataFrame, history: str, options: Mapping[str, str]) -> None:
         writer = applied.writeTo(history)
