@@ -457,10 +457,14 @@ class BrokerMachine(RuleBasedStateMachine):
         return name in self.model.subscriptions and bool(self.model.subscriptions[name].outdated(self.model.now_us))
 
     def replay_is_certain(self, name: str, position: int) -> bool:
-        """Not while it cannot be known which holes and outdated messages the broker has cleared away."""
+        """Not while it cannot be known which holes and outdated messages the broker has cleared away.
+
+        A broker that lags may also go back to messages that it has not read and would not want."""
         subscription = self.model.subscriptions.get(name)
         if subscription is None or subscription.detached:
             return True
+        if subscription.lags and subscription.options.filter and position >= 0:
+            return any(item.position <= position for item in subscription.items)
         if self.some_are_outdated(name):
             return False
         return not any(item.gap and item.position <= position for item in subscription.items)
