@@ -16,7 +16,7 @@ SPARK_KILLS ?= 30
 FUZZ_INPUTS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run tour test lint format bench bench-peers soak clean
+.PHONY: help setup run tour test lint format protocol bench bench-peers soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ lint: $(READY) ## Check style, format and types
 format: $(READY) ## Rewrite the code in the one format
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+protocol: $(READY) ## Make Python of src/inorder/protocol/*.proto
+	@$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/inorder/protocol/*.proto
 
 bench: $(READY) ## Measure
 	@$(BIN)/python -m bench

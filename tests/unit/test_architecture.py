@@ -21,7 +21,7 @@ ROWS = (
     ("core", "patterns"),
     ("journal",),
     ("commits", "ingest"),
-    ("broker", "pool"),
+    ("broker", "pool", "protocol"),
     ("transport",),
     ("client",),
     ("consumers",),

@@ -1,0 +1,332 @@
+from google.protobuf import empty_pb2 as _empty_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Description(_message.Message):
+    __slots__ = ("protocol", "version", "project")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    project: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., project: _Optional[str] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("name", "options", "created_us", "published")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    options: str
+    created_us: int
+    published: int
+    def __init__(self, name: _Optional[str] = ..., options: _Optional[str] = ..., created_us: _Optional[int] = ..., published: _Optional[int] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("topic", "options")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    options: str
+    def __init__(self, topic: _Optional[str] = ..., options: _Optional[str] = ...) -> None: ...
+
+class GetTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("project", "page_token")
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    project: str
+    page_token: str
+    def __init__(self, project: _Optional[str] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics", "next_page_token")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    next_page_token: str
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class Subscription(_message.Message):
+    __slots__ = ("name", "topic", "options", "created_us", "detached", "topic_deleted")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_DELETED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic: str
+    options: str
+    created_us: int
+    detached: bool
+    topic_deleted: bool
+    def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., options: _Optional[str] = ..., created_us: _Optional[int] = ..., detached: bool = ..., topic_deleted: bool = ...) -> None: ...
+
+class CreateSubscriptionRequest(_message.Message):
+    __slots__ = ("subscription", "topic", "options")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    topic: str
+    options: str
+    def __init__(self, subscription: _Optional[str] = ..., topic: _Optional[str] = ..., options: _Optional[str] = ...) -> None: ...
+
+class UpdateSubscriptionRequest(_message.Message):
+    __slots__ = ("subscription", "changes")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    changes: str
+    def __init__(self, subscription: _Optional[str] = ..., changes: _Optional[str] = ...) -> None: ...
+
+class GetSubscriptionRequest(_message.Message):
+    __slots__ = ("subscription",)
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    def __init__(self, subscription: _Optional[str] = ...) -> None: ...
+
+class ListSubscriptionsRequest(_message.Message):
+    __slots__ = ("project", "topic", "page_token")
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    project: str
+    topic: str
+    page_token: str
+    def __init__(self, project: _Optional[str] = ..., topic: _Optional[str] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListSubscriptionsResponse(_message.Message):
+    __slots__ = ("subscriptions", "next_page_token")
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    next_page_token: str
+    def __init__(self, subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class SeekRequest(_message.Message):
+    __slots__ = ("subscription", "position", "time_us")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    position: int
+    time_us: int
+    def __init__(self, subscription: _Optional[str] = ..., position: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class BlockedKey(_message.Message):
+    __slots__ = ("ordering_key", "reason", "waiting", "position", "failures", "age_seconds", "head_of_line_seconds")
+    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_OF_LINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ordering_key: str
+    reason: str
+    waiting: int
+    position: int
+    failures: int
+    age_seconds: float
+    head_of_line_seconds: float
+    def __init__(self, ordering_key: _Optional[str] = ..., reason: _Optional[str] = ..., waiting: _Optional[int] = ..., position: _Optional[int] = ..., failures: _Optional[int] = ..., age_seconds: _Optional[float] = ..., head_of_line_seconds: _Optional[float] = ...) -> None: ...
+
+class BlockedKeysRequest(_message.Message):
+    __slots__ = ("subscription",)
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    def __init__(self, subscription: _Optional[str] = ...) -> None: ...
+
+class BlockedKeysResponse(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[BlockedKey]
+    def __init__(self, keys: _Optional[_Iterable[_Union[BlockedKey, _Mapping]]] = ...) -> None: ...
+
+class WatchKeysRequest(_message.Message):
+    __slots__ = ("subscription", "seconds")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    seconds: float
+    def __init__(self, subscription: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class KeyRequest(_message.Message):
+    __slots__ = ("subscription", "ordering_key")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    ordering_key: str
+    def __init__(self, subscription: _Optional[str] = ..., ordering_key: _Optional[str] = ...) -> None: ...
+
+class SkipKeyResponse(_message.Message):
+    __slots__ = ("message_id",)
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    def __init__(self, message_id: _Optional[str] = ...) -> None: ...
+
+class UnackedRequest(_message.Message):
+    __slots__ = ("subscription",)
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    def __init__(self, subscription: _Optional[str] = ...) -> None: ...
+
+class UnackedKey(_message.Message):
+    __slots__ = ("ordering_key", "messages", "position")
+    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ordering_key: str
+    messages: int
+    position: int
+    def __init__(self, ordering_key: _Optional[str] = ..., messages: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+
+class UnackedResponse(_message.Message):
+    __slots__ = ("keys", "known_to")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_TO_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[UnackedKey]
+    known_to: int
+    def __init__(self, keys: _Optional[_Iterable[_Union[UnackedKey, _Mapping]]] = ..., known_to: _Optional[int] = ...) -> None: ...
+
+class MetricsRequest(_message.Message):
+    __slots__ = ("subscription",)
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    def __init__(self, subscription: _Optional[str] = ...) -> None: ...
+
+class MetricsResponse(_message.Message):
+    __slots__ = ("counters", "backlog_messages", "backlog_bytes", "outstanding_messages", "outstanding_bytes", "oldest_unacked_seconds", "blocked_keys", "parked_keys", "head_of_line_seconds")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    OUTSTANDING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_UNACKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    PARKED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_OF_LINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    counters: _containers.ScalarMap[str, int]
+    backlog_messages: int
+    backlog_bytes: int
+    outstanding_messages: int
+    outstanding_bytes: int
+    oldest_unacked_seconds: float
+    blocked_keys: int
+    parked_keys: int
+    head_of_line_seconds: float
+    def __init__(self, counters: _Optional[_Mapping[str, int]] = ..., backlog_messages: _Optional[int] = ..., backlog_bytes: _Optional[int] = ..., outstanding_messages: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., oldest_unacked_seconds: _Optional[float] = ..., blocked_keys: _Optional[int] = ..., parked_keys: _Optional[int] = ..., head_of_line_seconds: _Optional[float] = ...) -> None: ...
+
+class OpenProducerRequest(_message.Message):
+    __slots__ = ("topic", "producer")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    producer: str
+    def __init__(self, topic: _Optional[str] = ..., producer: _Optional[str] = ...) -> None: ...
+
+class OpenProducerResponse(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class Attempt(_message.Message):
+    __slots__ = ("producer", "epoch", "number")
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    producer: str
+    epoch: int
+    number: int
+    def __init__(self, producer: _Optional[str] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class Delivery(_message.Message):
+    __slots__ = ("received", "modify_ack_deadline_confirmation", "subscription_properties", "acknowledge_confirmation", "terms", "problems")
+    class Received(_message.Message):
+        __slots__ = ("ack_id", "message", "delivery_attempt", "gap")
+        ACK_ID_FIELD_NUMBER: _ClassVar[int]
+        MESSAGE_FIELD_NUMBER: _ClassVar[int]
+        DELIVERY_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+        GAP_FIELD_NUMBER: _ClassVar[int]
+        ack_id: str
+        message: bytes
+        delivery_attempt: int
+        gap: Gap
+        def __init__(self, ack_id: _Optional[str] = ..., message: _Optional[bytes] = ..., delivery_attempt: _Optional[int] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ...) -> None: ...
+    class Confirmation(_message.Message):
+        __slots__ = ("ack_ids", "invalid_ack_ids")
+        ACK_IDS_FIELD_NUMBER: _ClassVar[int]
+        INVALID_ACK_IDS_FIELD_NUMBER: _ClassVar[int]
+        ack_ids: _containers.RepeatedScalarFieldContainer[str]
+        invalid_ack_ids: _containers.RepeatedScalarFieldContainer[str]
+        def __init__(self, ack_ids: _Optional[_Iterable[str]] = ..., invalid_ack_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    class Properties(_message.Message):
+        __slots__ = ("exactly_once_delivery_enabled", "message_ordering_enabled")
+        EXACTLY_ONCE_DELIVERY_ENABLED_FIELD_NUMBER: _ClassVar[int]
+        MESSAGE_ORDERING_ENABLED_FIELD_NUMBER: _ClassVar[int]
+        exactly_once_delivery_enabled: bool
+        message_ordering_enabled: bool
+        def __init__(self, exactly_once_delivery_enabled: bool = ..., message_ordering_enabled: bool = ...) -> None: ...
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    MODIFY_ACK_DEADLINE_CONFIRMATION_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGE_CONFIRMATION_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    received: _containers.RepeatedCompositeFieldContainer[Delivery.Received]
+    modify_ack_deadline_confirmation: Delivery.Confirmation
+    subscription_properties: Delivery.Properties
+    acknowledge_confirmation: Delivery.Confirmation
+    terms: Terms
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, received: _Optional[_Iterable[_Union[Delivery.Received, _Mapping]]] = ..., modify_ack_deadline_confirmation: _Optional[_Union[Delivery.Confirmation, _Mapping]] = ..., subscription_properties: _Optional[_Union[Delivery.Properties, _Mapping]] = ..., acknowledge_confirmation: _Optional[_Union[Delivery.Confirmation, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Gap(_message.Message):
+    __slots__ = ("ordering_key", "first_position", "last_position", "count", "reason")
+    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ordering_key: str
+    first_position: int
+    last_position: int
+    count: int
+    reason: str
+    def __init__(self, ordering_key: _Optional[str] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., count: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Terms(_message.Message):
+    __slots__ = ("options", "id_prefix", "ack_id_prefix")
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ID_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    ACK_ID_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    options: str
+    id_prefix: str
+    ack_id_prefix: str
+    def __init__(self, options: _Optional[str] = ..., id_prefix: _Optional[str] = ..., ack_id_prefix: _Optional[str] = ...) -> None: ...
