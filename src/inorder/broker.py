@@ -25,6 +25,7 @@ from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, Timer
 from inorder.commits import Commits, Group, Sync
 from inorder.core.events import Decision, Event, Published
 from inorder.core.ledger import SnapshotLedger
+from inorder.core.producers import Attempt
 from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
@@ -107,7 +108,7 @@ class MessageQueue:
         self._to_wake: set[str] = set()  # watched subscriptions that may have more to give
         self._to_call: list[Wake] = []  # once the lock is free
         self._sources: dict[str, _Source] = {}  # by the prefix of their ack ids
-        self._blocked: dict[str, deque[tuple[Batch, Pending[list[str]]]]] = {}
+        self._blocked: dict[str, deque[tuple[Batch, Attempt | None, Pending[list[str]]]]] = {}
         self._full: set[str] = set()  # subscriptions whose being full was logged
         self._timer: Timer | None = None
         self._timer_us = inf
@@ -275,17 +276,17 @@ class MessageQueue:
         self._lead(answer)
         return answer.result()
 
-    def submit(self, topic: str, batch: Batch) -> Pending[list[str]]:
-        """Publish checked messages, as columns.
+    def submit(self, topic: str, batch: Batch, attempt: Attempt | None = None) -> Pending[list[str]]:
+        """Publish checked messages, as columns; an attempt once, however often it comes.
 
         The answer waits until they are durable, and before that while a subscription that blocks is full.
         """
-        answer = self._submit(topic, batch)
+        answer = self._submit(topic, batch, attempt)
         if self._commits is not None:
             self._commits.soon()
         return answer
 
-    def _submit(self, topic: str, batch: Batch) -> Pending[list[str]]:
+    def _submit(self, topic: str, batch: Batch, attempt: Attempt | None = None) -> Pending[list[str]]:
         calls: Sequence[Wake] = ()
         try:
             with self._lock:
@@ -293,7 +294,7 @@ class MessageQueue:
                 try:
                     if self._blocked and topic in self._blocked:
                         raise NoRoom(f"others wait to publish to {topic!r}")
-                    ids = self._publish(topic, batch, now_us)
+                    ids = self._publish(topic, batch, attempt, now_us)
                     if self._commits is None:
                         return Pending.of(ids)
                     answer: Pending[list[str]] = Pending()
@@ -301,7 +302,7 @@ class MessageQueue:
                     return answer
                 except NoRoom:
                     answer = Pending()
-                    self._blocked.setdefault(topic, deque()).append((batch, answer))
+                    self._blocked.setdefault(topic, deque()).append((batch, attempt, answer))
                     return answer
                 finally:
                     calls = self._end_turn()
@@ -309,10 +310,17 @@ class MessageQueue:
             for call in calls:
                 call()
 
-    def _publish(self, topic: str, batch: Batch, now_us: int) -> list[str]:
-        first, events, _ = self._state.publish(topic, batch, now_us)
+    def _publish(self, topic: str, batch: Batch, attempt: Attempt | None, now_us: int) -> list[str]:
+        if attempt is None:
+            first, events, _ = self._state.publish(topic, batch, now_us)
+        else:
+            first, events, _ = self._state.publish_once(topic, batch, attempt, now_us)
         self._commit(events)
         return numbered(self._state.topics[topic].id_prefix, first, len(batch[0]))
+
+    def open_producer(self, topic: str, producer: str) -> int:
+        """Begin an epoch of a producer that has a name: attempts of its earlier ones are refused from now on."""
+        return self._turn(lambda state, now_us: state.open_producer(topic, producer, now_us))
 
     def write(self, topic: str, batch: Batch, *, writer: str, epoch: int, part: int) -> bool:
         """Publish checked messages, as columns, once: whether they were new.
@@ -642,8 +650,8 @@ class MessageQueue:
         # An answer that is not among the waiting is on its way already: its messages are stored.
         for topic, waiting in self._blocked.items():
             error = Closed("there was no room for the message before the publisher was closed")
-            self._to_call += [partial(answer.set_exception, error) for _, answer in waiting if answer in answers]
-            self._blocked[topic] = deque(one for one in waiting if one[1] not in answers)
+            self._to_call += [partial(answer.set_exception, error) for *_, answer in waiting if answer in answers]
+            self._blocked[topic] = deque(one for one in waiting if one[-1] not in answers)
 
     def close(self) -> None:
         """Take no more calls. Publishers that wait for room get `Closed`.
@@ -657,7 +665,7 @@ class MessageQueue:
             self._closed = self._closed or "the broker is closed"
             if self._timer is not None:
                 self._timer.cancel()
-            self._withdraw({answer for waiting in self._blocked.values() for _, answer in waiting})
+            self._withdraw({answer for waiting in self._blocked.values() for *_, answer in waiting})
             calls = self._end_turn()
         for call in calls:
             call()
@@ -838,7 +846,7 @@ class MessageQueue:
             self._to_wake.clear()
             calls = [watch.wake for watchers in self._watchers.values() for watch in watchers]
             calls += [
-                partial(answer.set_exception, failure) for waiting in self._blocked.values() for _, answer in waiting
+                partial(answer.set_exception, failure) for waiting in self._blocked.values() for *_, answer in waiting
             ]
             self._blocked.clear()
         for call in calls:
@@ -880,9 +888,9 @@ class MessageQueue:
         for topic in list(self._blocked):
             waiting = self._blocked[topic]
             while waiting:
-                batch, answer = waiting[0]
+                batch, attempt, answer = waiting[0]
                 try:
-                    ids = self._publish(topic, batch, now_us)
+                    ids = self._publish(topic, batch, attempt, now_us)
                     if self._commits is None:
                         self._to_call.append(partial(answer.set_result, ids))
                     else:

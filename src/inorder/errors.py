@@ -181,6 +181,28 @@ class NotRetained(FailedPrecondition):
         )
 
 
+class ProducerFenced(FailedPrecondition):
+    """Somebody has opened the producer again: what its earlier epochs attempt is refused, and was not stored."""
+
+    def __init__(self, producer: str, epoch: int, now: int) -> None:
+        super().__init__(
+            f"producer {producer!r} was opened again: it is in epoch {now}, and attempts of epoch {epoch} are refused"
+        )
+
+
+class OutOfSequence(FailedPrecondition):
+    """An attempt came whose predecessor is not there; nothing of it was stored."""
+
+
+class TooLongAgo(FailedPrecondition):
+    """The attempt was stored, but its ids are forgotten."""
+
+    def __init__(self, producer: str, number: int, oldest: int) -> None:
+        super().__init__(
+            f"attempt {number} of producer {producer!r} was stored too long ago: ids are known from {oldest} on"
+        )
+
+
 class QueueFull(ResourceExhausted):
     """A subscription with `when_full="error"` has no room for the batch; nothing was stored."""
 

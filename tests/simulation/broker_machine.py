@@ -20,7 +20,8 @@ from hypothesis.stateful import (
 
 from inorder.broker import MessageQueue
 from inorder.clock import MICROSECONDS
-from inorder.errors import InorderError, InvalidAckId, InvalidArgument
+from inorder.core.producers import Attempt
+from inorder.errors import InorderError, InvalidAckId, InvalidArgument, OutOfSequence, ProducerFenced
 from inorder.message import Message, batch_of
 from inorder.options import (
     DAY_SECONDS,
@@ -137,6 +138,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.named: list[str] = []  # ack ids that were used before; few of them are still valid
         self.when_full = "error"
         self.sound = True  # nothing went wrong so far, so the end is worth looking at
+        self.epoch = 0  # of a producer that numbers its attempts
+        self.attempts: list[tuple[list[Message], list[str]]] = []  # those that were stored
 
     def make_broker(self) -> MessageQueue:
         return MessageQueue(clock=self.clock)
@@ -238,6 +241,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if sure or name != TOPIC or name not in self.model.topics:
             if name in self.model.topics:
                 self.both(lambda: self.broker.unregister_topic(name), lambda: self.model.unregister_topic(name))
+                if name == TOPIC:
+                    self.epoch, self.attempts = 0, []
             else:
                 self.register_topic(name, retained)
 
@@ -275,6 +280,45 @@ class BrokerMachine(RuleBasedStateMachine):
         messages = [self.draft(*draft) for draft in batch]
         answer, error = outcome(lambda: self.broker.submit(topic, batch_of(messages)))
         self.model.publish(topic, messages, Pending.failed(error) if error else answer)
+
+    @now_and_then
+    @precondition(lambda self: self.when_full != "block")  # else an attempt may wait, and what it comes to is not known
+    @rule(batch=st.lists(drafts, min_size=1, max_size=3))
+    def attempt(self, batch: list[tuple[str | None, int, str]]) -> None:
+        self.sound = False
+        messages = [self.draft(*draft) for draft in batch]
+        attempt = Attempt("producer", self.epoch, len(self.attempts))
+        answer, error = outcome(lambda: self.broker.submit(TOPIC, batch_of(messages), attempt))
+        self.model.publish(TOPIC, messages, Pending.failed(error) if error else answer)
+        if error is None and answer.exception() is None:
+            self.attempts.append((messages, answer.result()))
+
+    @now_and_then
+    @precondition(lambda self: self.attempts)
+    @rule(back=st.integers(1, 5))
+    def repeat_an_attempt(self, back: int) -> None:
+        number = max(len(self.attempts) - back, 0)
+        messages, ids = self.attempts[number]
+        attempt = Attempt("producer", self.epoch, number)
+        assert self.broker.submit(TOPIC, batch_of(messages), attempt).result() == ids
+
+    @now_and_then
+    @precondition(lambda self: self.attempts)
+    @rule(ahead=st.integers(0, 1), before=st.booleans())
+    def attempt_what_is_not_next(self, ahead: int, before: bool) -> None:
+        before = before and self.epoch > 0
+        attempt = Attempt("producer", self.epoch - before, len(self.attempts) + ahead + (not before))
+        batch = batch_of([Message(b"refused")])
+        _, error = outcome(lambda: self.broker.submit(TOPIC, batch, attempt).result())
+        assert isinstance(error, ProducerFenced if before else OutOfSequence), f"an attempt was accepted: {error!r}"
+
+    @now_and_then
+    @precondition(lambda self: TOPIC in self.model.topics)
+    @rule()
+    def open_producer(self) -> None:
+        epoch = self.broker.open_producer(TOPIC, "producer")
+        assert epoch > self.epoch
+        self.epoch, self.attempts = epoch, []
 
     @rule(key=st.sampled_from(KEYS), count=st.integers(1, 4))
     def publish_to_one_key(self, key: str, count: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from inorder.core.producers import Attempt
 from inorder.message import Batch, Record
 from inorder.options import SubscriptionOptions, TopicOptions
 
@@ -72,6 +73,25 @@ class Written(NamedTuple):
     writer: str
     epoch: int
     part: int
+
+
+class ProducerOpened(NamedTuple):
+    """A producer of this name begins to count anew, and its earlier epochs are over."""
+
+    topic: str
+    producer: str
+    epoch: int
+    now_us: int
+
+
+class Attempted(NamedTuple):
+    """The batch before this one is what a producer attempted: it is answered so, however often it comes again."""
+
+    topic: str
+    attempt: Attempt
+    first: int  # position
+    messages: int
+    now_us: int
 
 
 class Acked(NamedTuple):
@@ -189,6 +209,8 @@ Event: TypeAlias = (
     | SubscriptionDeleted
     | Published
     | Written
+    | ProducerOpened
+    | Attempted
     | Acked
     | Failed
     | DeadLettered

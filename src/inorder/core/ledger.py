@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inorder.clock import MICROSECONDS
+from inorder.core import producers
 from inorder.core.events import (
     Acked,
+    Attempted,
     DeadLettered,
     Elapsed,
     Event,
@@ -22,6 +24,7 @@ from inorder.core.events import (
     Failure,
     HeadSkipped,
     KeyResumed,
+    ProducerOpened,
     Published,
     Return,
     SnapshotCreated,
@@ -39,6 +42,7 @@ from inorder.core.events import (
     Written,
 )
 from inorder.core.holds import Hold, longer
+from inorder.core.producers import Producers
 from inorder.core.ranges import Ranges, runs
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, STORED_US, Gap, Record
 from inorder.options import SubscriptionOptions, TopicOptions
@@ -70,6 +74,7 @@ class TopicLedger:
     next_position: int = 0
     stored_us: int = 0  # when the latest message was stored
     writers: dict[str, tuple[int, int]] = field(default_factory=dict)  # writer → its last epoch, and the part of that
+    producers: Producers = field(default_factory=dict)
 
 
 @dataclass
@@ -273,6 +278,13 @@ class Book:
     def written(self, topic: str, writer: str, epoch: int, part: int) -> None:
         self.topics[topic].writers[writer] = (epoch, part)
 
+    def producer_opened(self, event: ProducerOpened) -> None:
+        producers.opened(self.topics[event.topic].producers, event.producer, event.epoch, event.now_us)
+
+    def attempted(self, event: Attempted) -> None:
+        topic, attempt, first, count, now_us = event
+        producers.attempted(self.topics[topic].producers, attempt, first, count, now_us)
+
     def snapshot_created(self, event: SnapshotCreated) -> None:
         self.snapshots[event.snapshot] = SnapshotLedger(
             event.snapshot, event.topic, Ranges(event.done), event.now_us, event.expires_us, event.annotations
@@ -311,6 +323,10 @@ class Book:
                     self.published(topic, records[0][POSITION], len(records), records[0][STORED_US], missed)
                 case Written(topic, writer, epoch, part):
                     self.written(topic, writer, epoch, part)
+                case ProducerOpened():
+                    self.producer_opened(event)
+                case Attempted():
+                    self.attempted(event)
                 case Acked(name, _, records):
                     self.subscriptions[name].acked(positions_of(records))
                 case Failed():

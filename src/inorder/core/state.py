@@ -16,8 +16,10 @@ from operator import itemgetter
 from typing import Any
 
 from inorder.clock import MICROSECONDS
+from inorder.core import producers
 from inorder.core.events import (
     Acked,
+    Attempted,
     DeadLettered,
     Decision,
     Elapsed,
@@ -25,6 +27,7 @@ from inorder.core.events import (
     Failed,
     HeadSkipped,
     KeyResumed,
+    ProducerOpened,
     Published,
     SnapshotCreated,
     SnapshotDeleted,
@@ -42,6 +45,7 @@ from inorder.core.events import (
 )
 from inorder.core.ledger import Book, Ledger, SnapshotLedger, TopicLedger
 from inorder.core.log import History, MemoryHistory
+from inorder.core.producers import Attempt
 from inorder.core.ranges import Ranges
 from inorder.core.snapshot import Snapshot
 from inorder.core.subscription import Subscription
@@ -208,6 +212,22 @@ class State:
             return False, (), ()
         _, events, problems = self.publish(topic_name, batch, now_us)
         return True, (*events, Written(topic_name, writer, epoch, part)), problems
+
+    def publish_once(self, topic_name: str, batch: Batch, attempt: Attempt, now_us: int) -> Decision[int]:
+        """As `publish`, once: an attempt that was stored before is answered as it was then."""
+        topic, count = self.topic(topic_name), len(batch[0])
+        if not count:
+            raise InvalidArgument("an attempt has one message at least, not 0")
+        if (before := producers.position_of(topic.producers, attempt, count)) is not None:
+            return before, (), ()
+        first, events, problems = self.publish(topic_name, batch, now_us)
+        return first, (*events, Attempted(topic_name, attempt, first, count, now_us)), problems
+
+    def open_producer(self, topic_name: str, producer: str, now_us: int) -> Decision[int]:
+        """The reply is the epoch in which the producer may begin to count its attempts."""
+        producers.check_producer(producer)
+        epoch = producers.epoch_after(self.topic(topic_name).producers, producer, now_us)
+        return epoch, [ProducerOpened(topic_name, producer, epoch, now_us)], ()
 
     def _decide_refused(self, topic: Topic, records: list[Record]) -> Mapping[str, frozenset[int]]:
         """Who misses which of these messages because it is full; or an error, if it must not miss any."""
@@ -486,7 +506,15 @@ class State:
         book = Book(self._serial)
         for t in self.topics.values():
             book.topics[t.name] = TopicLedger(
-                t.name, t.serial, t.id_prefix, t.options, t.created_us, t.next_position, t.stored_us, dict(t.writers)
+                t.name,
+                t.serial,
+                t.id_prefix,
+                t.options,
+                t.created_us,
+                t.next_position,
+                t.stored_us,
+                dict(t.writers),
+                {name: producer.copy() for name, producer in t.producers.items()},
             )
         for subscription in self.subscriptions.values():
             book.subscriptions[subscription.name] = subscription.ledger()
@@ -500,6 +528,7 @@ class State:
             topic.next_position = topic.visible = t.next_position
             topic.stored_us = t.stored_us
             topic.writers = dict(t.writers)
+            topic.producers = {name: producer.copy() for name, producer in t.producers.items()}
             self.topics[t.name] = topic
         for ledger in book.subscriptions.values():
             self._restore_subscription(ledger)
@@ -631,6 +660,13 @@ class State:
     def _written(self, event: Written) -> None:
         self.topics[event.topic].writers[event.writer] = (event.epoch, event.part)
 
+    def _producer_opened(self, event: ProducerOpened) -> None:
+        producers.opened(self.topics[event.topic].producers, event.producer, event.epoch, event.now_us)
+
+    def _attempted(self, event: Attempted) -> None:
+        topic, attempt, first, count, now_us = event
+        producers.attempted(self.topics[topic].producers, attempt, first, count, now_us)
+
     def _failed(self, event: Failed) -> None:
         subscription = self.subscriptions[event.subscription]
         subscription.failed(event)
@@ -708,6 +744,8 @@ _APPLY: Mapping[type, Callable[[State, Any], None]] = {
     SubscriptionDetached: State._subscription_detached,
     SubscriptionDeleted: State._subscription_deleted,
     Written: State._written,
+    ProducerOpened: State._producer_opened,
+    Attempted: State._attempted,
     Failed: State._failed,
     DeadLettered: State._dead_lettered,
     KeyResumed: State._key_resumed,

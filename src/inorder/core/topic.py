@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inorder.core.log import History, Log
+from inorder.core.producers import Producers
 from inorder.core.snapshot import Snapshot
 from inorder.core.subscription import Subscription
 from inorder.options import TopicOptions
@@ -23,4 +24,5 @@ class Topic(Log):
         self.subscriptions: list[Subscription] = []
         self.snapshots: list[Snapshot] = []
         self.writers: dict[str, tuple[int, int]] = {}  # who writes in epochs → the last one, and the part of it
+        self.producers: Producers = {}
         self.limited: list[Subscription] = []  # those of them that can be full

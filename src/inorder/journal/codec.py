@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from inorder.core.events import (
     Acked,
+    Attempted,
     DeadLettered,
     Elapsed,
     Event,
@@ -24,6 +25,7 @@ from inorder.core.events import (
     Failure,
     HeadSkipped,
     KeyResumed,
+    ProducerOpened,
     Published,
     SnapshotCreated,
     SnapshotDeleted,
@@ -52,6 +54,7 @@ from inorder.core.ledger import (
     missed_of,
     positions_of,
 )
+from inorder.core.producers import Attempt, Producer
 from inorder.core.ranges import Ranges
 from inorder.errors import FailedPrecondition
 from inorder.message import DATA, POSITION, PUBLISH_US, STORED_US, Gap, Record, to_columns
@@ -262,6 +265,10 @@ def _other(event: Event) -> Sequence[Any]:
             return "topic_deleted", topic
         case Written(topic, writer, epoch, part):
             return "written", topic, writer, epoch, part
+        case ProducerOpened(topic, producer, epoch, now_us):
+            return "producer_opened", topic, producer, epoch, now_us
+        case Attempted(topic, attempt, first, count, now_us):
+            return "attempted", topic, attempt, first, count, now_us
         case SubscriptionCreated(name, topic, serial, options, now_us):
             return "subscription_created", name, topic, serial, asdict(options), now_us
         case SubscriptionUpdated(name, options):
@@ -361,6 +368,10 @@ def _replay_other(parts: list[Any], book: Book, names: dict[int, str]) -> None:
             book.topic_deleted(TopicDeleted(topic))
         case ["written", topic, writer, epoch, part]:
             book.written(topic, writer, epoch, part)
+        case ["producer_opened", *rest]:
+            book.producer_opened(ProducerOpened(*rest))
+        case ["attempted", topic, attempt, *rest]:
+            book.attempted(Attempted(topic, Attempt(*attempt), *rest))
         case ["subscription_created", name, topic, serial, options, now_us]:
             checked = build(SubscriptionOptions, options)
             book.subscription_created(SubscriptionCreated(name, topic, serial, checked, now_us))
@@ -428,6 +439,10 @@ def _ledger_to_json(ledger: Ledger) -> dict[str, Any]:
     }
 
 
+def _producer(recent: list[list[int]], **rest: int) -> Producer:
+    return Producer(recent=[(first, count) for first, count in recent], **rest)
+
+
 def book_from_json(plain: Mapping[str, Any]) -> Book:
     """The books back from plain values."""
     book = Book(plain["serial"])
@@ -435,6 +450,7 @@ def book_from_json(plain: Mapping[str, Any]) -> Book:
         changed = {
             "options": build(TopicOptions, topic["options"]),
             "writers": {writer: tuple(last) for writer, last in topic["writers"].items()},
+            "producers": {name: _producer(**known) for name, known in topic.get("producers", {}).items()},
         }
         book.topics[topic["name"]] = TopicLedger(**{**topic, **changed})
     for values in plain["subscriptions"]:
