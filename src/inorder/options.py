@@ -24,6 +24,7 @@ RESERVED_ATTRIBUTE_PREFIX = "goog"
 MAX_ACK_DEADLINE_SECONDS = 600
 MAX_FILTER_BYTES = 256
 MAX_NAME_LENGTH = 255
+DEFAULT_PROJECT = "inorder"  # of plain names, where names have projects
 MAX_SOURCE_BYTES = 1_024  # as much as an attribute may hold
 MAX_ANNOTATIONS_BYTES = 65_536  # labels and the like: each change of an option writes them down again
 MAX_WRITER_LENGTH = 200  # it is part of a file's name, too

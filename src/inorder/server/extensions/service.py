@@ -10,6 +10,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.admin import Admin
 from inorder.server.extensions.keys import Keys
 from inorder.server.extensions.resources import Resources
+from inorder.server.extensions.writing import Writing
 from inorder.server.names import Names
 from inorder.server.status import Context, RawCall, RawStream, unary
 
@@ -24,6 +25,7 @@ class Extensions:
         self._names = names
         self._resources = Resources(broker, names, admin, changed)
         self._keys = Keys(broker, names, admin)
+        self._writing = Writing(broker, names, admin)
 
     def calls(self) -> Mapping[str, RawCall]:
         """Each by its name."""
@@ -31,6 +33,7 @@ class Extensions:
             "Describe": unary(v1.DescribeRequest, self.describe),
             **self._resources.calls(),
             **self._keys.calls(),
+            **self._writing.calls(),
         }
 
     def streams(self) -> Mapping[str, RawStream]:

@@ -1,0 +1,21 @@
+"""The one place where a connection to a server is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from inorder.transport.address import Address
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),  # a message alone may be larger than the 4 MiB that gRPC would take
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 30_000),  # or a server whose machine is gone would be waited for without end
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+
+def channel(address: Address) -> Any:
+    """A channel to a server, to be closed by who asks for it. It connects when it is used, and again when it must."""
+    return grpc.insecure_channel(address.target, options=OPTIONS)
