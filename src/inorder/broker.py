@@ -52,7 +52,7 @@ from inorder.message import (
     numbered,
 )
 from inorder.metadata import BlockedKey, Metrics, SnapshotMetadata, SubscriptionMetadata, TopicMetadata, Unacked
-from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
+from inorder.options import LAST_PART, SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
 
 T = TypeVar("T")
@@ -99,6 +99,7 @@ class MessageQueue:
         sync_seconds: float = SYNC_SECONDS,
     ) -> None:
         self.clock = clock
+        self.folder: Path | None = None  # where `open` has opened it
         self._lock = threading.Lock()
         self._ingest: Ingest | None = None  # if there is a folder where others leave something to publish
         epoch = new_epoch(clock.now_us())
@@ -156,6 +157,7 @@ class MessageQueue:
             raise InvalidArgument(f"sync: one of {', '.join(map(repr, get_args(Sync)))}, not {sync!r}")
         check_number("sync_seconds", sync_seconds, above=0, up_to=3600)
         broker = cls(clock, open_journal(folder, journal), sync=sync, sync_seconds=sync_seconds)
+        broker.folder = Path(folder)
         broker._ingest = Ingest(Incoming(folder), broker)
         return broker
 
@@ -328,6 +330,11 @@ class MessageQueue:
         A writer counts its epochs, and the parts of each: what is not later than the last it wrote was written before.
         """
         return self._turn(lambda state, now_us: state.write(topic, batch, writer, epoch, part, now_us))
+
+    def has_written(self, topic: str, writer: str, epoch: int) -> bool:
+        """Whether an epoch of a writer is published to its end."""
+        with self._lock:
+            return self._state.topic(topic).writers.get(writer, (-1, 0)) >= (epoch, LAST_PART)
 
     # -- messages out ------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ DAY_SECONDS = 86_400
 SNAPSHOT_SECONDS = 7 * DAY_SECONDS  # how long it lives at most, as with Pub/Sub
 MIN_SNAPSHOT_SECONDS = 3_600  # one that would live shorter is not made
 MAX_WHOLE = 2**63 - 1  # what everybody else can store: disks, databases, other languages
+LAST_PART = MAX_WHOLE  # of what is written in epochs: behind it an epoch has no more
 
 # Patterns.
 DEFAULT_PARKED = 1_000  # of one key: disorder spans a few messages, and a missing one should show before memory does

@@ -11,6 +11,8 @@ from inorder.transport.address import Address
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a message alone may be larger than the 4 MiB that gRPC would take
     ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a server that is started again is back in a moment
+    ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_time_ms", 30_000),  # or a server whose machine is gone would be waited for without end
     ("grpc.keepalive_timeout_ms", 10_000),
 )
