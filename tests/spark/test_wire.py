@@ -94,7 +94,7 @@ def test_what_is_staged_is_there_when_the_server_is_killed_and_is_committed_once
 
 
 def test_a_server_that_does_not_come_back_is_named() -> None:
-    with closing(Calls(parse("grpc://127.0.0.1:1"), patience_seconds=0.2)) as calls:
+    with closing(Calls(parse("grpc://127.0.0.1:1?timeout=0.2"))) as calls:
         for name in ("call", "stream"):
             with pytest.raises(Unavailable, match=r"grpc://127\.0\.0\.1:1 cannot be reached"):
                 _ask(calls, name)
@@ -131,7 +131,7 @@ def test_a_topic_of_a_server_is_a_table(spark: SparkSession, server: ServerProce
 def test_wrong_addresses_are_named(spark: SparkSession, server: ServerProcess) -> None:
     with pytest.raises(PySparkException, match="Topic not found: elsewhere"):
         table(spark, server.url, "elsewhere").collect()
-    with pytest.raises(PySparkException, match="unknown option 'colour'; there are project"):
+    with pytest.raises(PySparkException, match="unknown option 'colour'; there are project, timeout"):
         table(spark, f"{server.url}?colour=red").collect()
     with pytest.raises(PySparkException, match="grpc://host:port"):
         table(spark, "http://127.0.0.1:80").collect()

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from inorder.journal.columns import checked
 from inorder.journal.incoming import Incoming
-from inorder.spark.topics import folder_of
+from inorder.spark.topics import folder_of, wire
 from inorder.transport.address import is_address, parse
 
 
@@ -51,7 +51,6 @@ class FolderStaging:
 def open_staging(url: str, topic: str) -> AbstractContextManager[Staging]:
     """The topic at an address: `file:./data`, the path of a folder, or `grpc://host:port`."""
     if is_address(url):
-        from inorder.spark.wire import WireStaging  # which needs gRPC, and a folder does not
-
-        return WireStaging(parse(url), topic)
+        staging: AbstractContextManager[Staging] = wire().WireStaging(parse(url), topic)
+        return staging
     return nullcontext(FolderStaging(folder_of(url), topic))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from inorder.errors import InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.columns import of_slots, record_batches
 from inorder.journal.reading import JournalReader, Slice, read_slice
 from inorder.spark.bounds import Bounds
@@ -60,21 +60,27 @@ class FolderTopic:
 def open_topic(url: str, topic: str) -> TopicReader:
     """The topic at an address: `file:./data`, the path of a folder, or `grpc://host:port`."""
     if is_address(url):
-        from inorder.spark.wire import WireTopic  # which needs gRPC, and a folder does not
-
-        return WireTopic(parse(url), topic)
+        opened: TopicReader = wire().WireTopic(parse(url), topic)
+        return opened
     return FolderTopic(folder_of(url), topic)
 
 
 def read(url: str, wanted: Any, slots: tuple[int, int] | None = None) -> Iterator[pa.RecordBatch]:
     """The messages of a slice, anywhere that the address means the same; with `slots`, of their keys only."""
     if is_address(url):
-        from inorder.spark.wire import WireSlice, read_wire
-
-        yield from read_wire(parse(url), WireSlice(*wanted), slots)
+        yield from wire().read_wire(parse(url), wanted, slots)
         return
     for batch in record_batches(read_slice(folder_of(url), Slice(*wanted))):
         yield batch if slots is None else of_slots(batch, *slots)
+
+
+def wire() -> Any:
+    """What servers need, and folders do not."""
+    try:
+        from inorder.spark import wire as found
+    except ImportError as error:
+        raise FailedPrecondition(f"url: grpc:// needs `pip install 'inorder[server]'`: {error}") from None
+    return found
 
 
 def check_url(url: str) -> None:

@@ -47,22 +47,24 @@ class WireTopic:
         return self._calls.call("PositionAfter", request, v1.PositionResponse).position
 
     def slices(self, first: int, end: int, count: int) -> list[WireSlice]:
-        serial, end = self.bounds().serial, min(end, self.bounds().end)
-        bounds = [first + (end - first) * part // count for part in range(count + 1)]
-        return [WireSlice(self._topic, serial, begin, stop) for begin, stop in pairwise(bounds) if begin < stop]
+        serial, _, last = self.bounds()
+        ends = [first + (min(end, last) - first) * part // count for part in range(count + 1)]
+        return [WireSlice(self._topic, serial, begin, stop) for begin, stop in pairwise(ends) if begin < stop]
 
 
-def read_wire(address: Address, wanted: WireSlice, slots: tuple[int, int] | None) -> Iterator[pa.RecordBatch]:
+def read_wire(
+    address: Address, wanted: tuple[str, int, int, int], slots: tuple[int, int] | None
+) -> Iterator[pa.RecordBatch]:
     """The messages of a slice, or those of them whose keys are in some slots."""
+    topic, serial, at, end = wanted
     first_slot, end_slot = slots or (0, 0)
-    at = wanted.first
 
     def request() -> v1.ReadTopicRequest:
         return v1.ReadTopicRequest(
-            topic=wanted.topic,
-            serial=wanted.serial,
+            topic=topic,
+            serial=serial,
             first=at,  # where it goes on, if the server is restarted in the middle
-            end=wanted.end,
+            end=end,
             first_slot=first_slot,
             end_slot=end_slot,
         )

@@ -1,4 +1,4 @@
-"""Where a server is: `grpc://host:port?project=P`."""
+"""Where a server is: `grpc://host:port?project=P&timeout=SECONDS`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from inorder.errors import InvalidArgument
-from inorder.options import DEFAULT_PROJECT
+from inorder.options import DEFAULT_PROJECT, check_number
 
 SCHEME = "grpc:"
-OPTIONS = ("project",)
+OPTIONS = ("project", "timeout")
+DEFAULT_TIMEOUT_SECONDS = 60.0  # as long as a restart may take
+MAX_TIMEOUT_SECONDS = 86_400
+
 _PROJECT = re.compile(r"[A-Za-z0-9\-_.:]+")
 
 
@@ -18,25 +21,20 @@ _PROJECT = re.compile(r"[A-Za-z0-9\-_.:]+")
 class Address:
     """A server, and the project in it whose resources have plain names here."""
 
-    host: str
-    port: int
+    address: str  # the host and the port, as gRPC wants them
     project: str = DEFAULT_PROJECT
-
-    @property
-    def target(self) -> str:
-        """As gRPC wants it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # until a call fails whose server cannot be reached
 
     def topic(self, name: str) -> str:
-        """The name of a topic that the server knows it by."""
+        """The resource that is meant by the name of a topic."""
         return self._resource("topics", name)
 
     def subscription(self, name: str) -> str:
         """The same of a subscription."""
         return self._resource("subscriptions", name)
 
-    def plain(self, resource: str) -> str:
-        """The name of a resource as it is called here: without its project, if that is this one."""
+    def name_of(self, resource: str) -> str:
+        """The name that means a resource: without its project, if that is this one."""
         project, _, rest = resource.removeprefix("projects/").partition("/")
         return rest.partition("/")[2] if project == self.project else resource
 
@@ -50,17 +48,16 @@ def is_address(url: str) -> bool:
 
 
 def parse(url: str) -> Address:
-    """The address that a text stands for. A secret in it is in no error."""
-    wanted = "grpc://host:port, as in grpc://127.0.0.1:8085"
+    """The address that a text stands for. What may be secret in it is in no error."""
     base, _, query = url.partition("?")
+    parts = urlsplit(base)
+    shown = re.sub(r"//.*@", "//…@", base)
     try:
-        parts = urlsplit(base)
-        base = re.sub(r"//.*@", "//…@", base)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise InvalidArgument(f"address: {wanted}, not {base!r}") from None
-    if parts.scheme != "grpc" or not host or not port or parts.path.strip("/") or parts.username or parts.fragment:
-        raise InvalidArgument(f"address: {wanted}, not {base!r}")
+        host = port = None
+    if parts.scheme != "grpc" or not host or not port or parts.path.strip("/") or "@" in parts.netloc or parts.fragment:
+        raise InvalidArgument(f"address: grpc://host:port, as in grpc://127.0.0.1:8085, not {shown!r}")
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in OPTIONS:
@@ -71,4 +68,15 @@ def parse(url: str) -> Address:
     project = options.get("project", DEFAULT_PROJECT)
     if not _PROJECT.fullmatch(project):
         raise InvalidArgument(f"address {base!r}: project: letters, digits and -_.: only, not {project!r}")
-    return Address(host, port, project)
+    return Address(parts.netloc, project, _seconds(options.get("timeout")))
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise InvalidArgument(f"timeout: a number of seconds, not {text!r}") from None
+    check_number("timeout", seconds, above=0, up_to=MAX_TIMEOUT_SECONDS)
+    return seconds

@@ -17,7 +17,6 @@ from inorder.transport.address import Address
 from inorder.transport.channels import channel
 
 SERVICE = "inorder.v1.Inorder"
-PATIENCE_SECONDS = 60.0  # for a server that cannot be reached: longer than it takes to start with a large journal
 PAUSE_SECONDS = 0.05  # before the first repetition, doubled with each
 MAX_PAUSE_SECONDS = 1.0
 
@@ -35,9 +34,8 @@ T = TypeVar("T", bound=Answer)
 class Calls:
     """One connection to a server."""
 
-    def __init__(self, address: Address, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, address: Address) -> None:
         self._address = address
-        self._patience = patience_seconds
         self._channel = channel(address)
 
     def call(self, name: str, request: Any, answer: type[T]) -> T:
@@ -47,7 +45,7 @@ class Calls:
         )
         for pause in self._pauses():
             try:
-                found: T = method(request, timeout=self._patience)
+                found: T = method(request, timeout=self._address.timeout_seconds)
                 return found
             except grpc.RpcError as error:
                 self._wait(error, pause)
@@ -76,7 +74,7 @@ class Calls:
 
     def _pauses(self) -> Iterator[float | None]:
         """How long to wait before the next try; None: there is none."""
-        end, pause = time.monotonic() + self._patience, PAUSE_SECONDS
+        end, pause = time.monotonic() + self._address.timeout_seconds, PAUSE_SECONDS
         while time.monotonic() < end:
             yield pause
             pause = min(pause * 2, MAX_PAUSE_SECONDS)
@@ -93,7 +91,7 @@ class Calls:
         details = dict(error.trailing_metadata() or ()).get(DETAILS)
         text = error.details() or ""
         if details is None and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return Unavailable(f"grpc://{self._address.target} cannot be reached: {text}")
+            return Unavailable(f"grpc://{self._address.address} cannot be reached: {text}")
         return error_of(error.code().value[0], text, details)
 
 
