@@ -21,6 +21,7 @@ ROWS = (
     ("core", "patterns"),
     ("journal",),
     ("commits", "ingest"),
+    ("turns",),
     ("broker", "pool", "protocol"),
     ("transport",),
     ("client",),
