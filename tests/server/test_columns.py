@@ -1,8 +1,11 @@
 """inorder.v1 by columns: topics read by positions, and epochs written in parts and committed once."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import grpc
@@ -28,6 +31,7 @@ from inorder.testing import ManualClock
 
 from .conftest import Running, Serve
 from .extensions import Extensions
+from .test_streaming import wait_until
 
 TOPIC = "projects/inorder/topics/orders"
 FOUR_MIB = 4 * 1024 * 1024
@@ -274,6 +278,24 @@ def other_columns(**columns: Any) -> bytes:
     return found
 
 
+def written(batch: pa.RecordBatch, **options: Any) -> bytes:
+    """As other programs may write it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def compressed(kind: str) -> bytes:
+    """Little that becomes much."""
+    return written(pa.RecordBatch.from_pydict({"data": [bytes(1_000_000)]}), compression=kind)
+
+
+def with_a_dictionary() -> bytes:
+    return written(pa.RecordBatch.from_pydict({"data": pa.array(["a", "a"]).dictionary_encode()}))
+
+
 WRONG: dict[str, tuple[Callable[[], dict[str, Any]], type[Exception], str]] = {
     "no topic": (lambda: {"topic": f"{TOPIC}s"}, TopicNotFound, "Topic not found: orderss"),
     "no name": (lambda: {"topic": "orders"}, InvalidName, "Invalid resource name"),
@@ -283,6 +305,9 @@ WRONG: dict[str, tuple[Callable[[], dict[str, Any]], type[Exception], str]] = {
     "no Arrow": (lambda: {"batches": b"nonsense"}, InvalidArgument, "batches: not an Arrow IPC stream"),
     "nothing": (lambda: {"batches": b""}, InvalidArgument, "batches: not an Arrow IPC stream"),
     "half of it": (lambda: {"batches": piece("a" * 900)[:-700]}, InvalidArgument, "batches: not an Arrow IPC stream"),
+    "zstd": (lambda: {"batches": compressed("zstd")}, InvalidArgument, "not compressed"),
+    "lz4": (lambda: {"batches": compressed("lz4")}, InvalidArgument, "not compressed"),
+    "a dictionary": (lambda: {"batches": with_a_dictionary()}, InvalidArgument, "without dictionaries"),
     "no data": (lambda: {"batches": other_columns(ordering_key=["a"])}, InvalidArgument, "column 'data' is missing"),
     "numbers": (lambda: {"batches": other_columns(data=[1])}, InvalidArgument, "column 'data': bytes or text"),
     "null": (lambda: {"batches": other_columns(data=[None, b""])}, InvalidArgument, "1 row\\(s\\) are null"),
@@ -321,6 +346,39 @@ def test_a_broker_in_memory_has_neither(serve: Serve) -> None:
         ours.TopicBounds(topic=TOPIC)
     with pytest.raises(FailedPrecondition, match="keeps nothing on disk"):
         staged(ours, "a1")
+
+
+def test_a_server_without_pyarrow_says_so_and_serves_the_rest(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['pyarrow'] = None; from inorder.cli import main; main()"
+    command = [sys.executable, "-c", program, "serve", "--data", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip().rpartition("=")[2]
+        with grpc.insecure_channel(address) as channel:
+            ours = Extensions(channel)
+            ours.CreateTopic(topic=TOPIC)
+            with pytest.raises(FailedPrecondition, match="This server has no pyarrow"):
+                ours.TopicBounds(topic=TOPIC)
+            with pytest.raises(FailedPrecondition, match="This server has no pyarrow"):
+                staged(ours, "a1")
+        process.terminate()
+
+
+def test_a_reader_is_told_when_the_server_stops(tmp_path: Path, serve: Serve) -> None:
+    broker = MessageQueue.open(tmp_path)
+    broker.register_topic("orders", {"message_retention_duration": 3600})
+    for _ in range(10):
+        broker.publish("orders", [Message(bytes(3_000_000)) for _ in range(3)])  # more than is on its way at a time
+    server = serve(broker)
+    answers = Extensions(server.channel()).ReadTopic(topic=TOPIC, first=0, end=30)
+    next(answers)
+    stopping = Thread(target=server.stop)
+    stopping.start()
+    wait_until(server.server._extensions._stopping.is_set)
+    with pytest.raises(Unavailable, match="shutting down"):
+        for _ in answers:
+            pass
+    stopping.join()
 
 
 def test_a_disk_that_takes_no_more_is_told(tmp_path: Path, serve: Serve) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -9,6 +10,10 @@ import pyarrow as pa
 from inorder.errors import InvalidArgument
 
 MAX_BYTES = 4_000_000  # of a piece: below the 4 MiB that gRPC's clients take, with what stands around it
+
+# Where the table of a message, and that of a record batch, have what is asked for here: see Message.fbs of Arrow.
+_HEADER = 2
+_COMPRESSION = 3
 
 
 def packed(batch: pa.RecordBatch) -> Iterator[tuple[bytes, pa.RecordBatch]]:
@@ -25,11 +30,31 @@ def packed(batch: pa.RecordBatch) -> Iterator[tuple[bytes, pa.RecordBatch]]:
 
 
 def unpacked(piece: bytes) -> Iterator[pa.RecordBatch]:
-    """The batches of a piece, checked: whoever sent it may have meant harm."""
+    """The batches of a piece, checked: whoever sent it may have meant harm, so nothing in it is larger than it."""
     try:
-        with pa.ipc.open_stream(piece) as reader:
-            for batch in reader:
-                batch.validate(full=True)
-                yield batch
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        messages = pa.ipc.MessageReader.open_stream(piece)
+        schema = pa.ipc.read_schema(messages.read_next_message())
+        for message in messages:
+            if message.type != "record batch" or _is_compressed(message):
+                raise InvalidArgument("batches: an Arrow IPC stream without dictionaries, and not compressed")
+            batch = pa.ipc.read_record_batch(message, schema)
+            batch.validate(full=True)
+            yield batch
+    except (pa.ArrowException, OSError, StopIteration, struct.error) as error:
         raise InvalidArgument(f"batches: not an Arrow IPC stream, {error}") from None
+
+
+def _is_compressed(message: pa.Message) -> bool:
+    """Whether a record batch is: pyarrow tells when it has made room for what it is told that comes out."""
+    table = message.metadata
+    (root,) = struct.unpack_from("<I", table, 0)
+    at = root + _field(table, root, _HEADER)
+    return _field(table, at + struct.unpack_from("<I", table, at)[0], _COMPRESSION) != 0
+
+
+def _field(table: pa.Buffer, at: int, field: int) -> int:
+    """Where in a table of FlatBuffers a field is, counted from its beginning; 0: it is not there."""
+    (back,) = struct.unpack_from("<i", table, at)
+    (size,) = struct.unpack_from("<H", table, at - back)
+    place: int = struct.unpack_from("<H", table, at - back + 4 + 2 * field)[0] if 4 + 2 * field < size else 0
+    return place
