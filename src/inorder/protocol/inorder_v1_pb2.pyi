@@ -48,12 +48,14 @@ class GetTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("project", "page_token")
+    __slots__ = ("project", "page_token", "page_size")
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     project: str
     page_token: str
-    def __init__(self, project: _Optional[str] = ..., page_token: _Optional[str] = ...) -> None: ...
+    page_size: int
+    def __init__(self, project: _Optional[str] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
     __slots__ = ("topics", "next_page_token")
@@ -104,14 +106,16 @@ class GetSubscriptionRequest(_message.Message):
     def __init__(self, subscription: _Optional[str] = ...) -> None: ...
 
 class ListSubscriptionsRequest(_message.Message):
-    __slots__ = ("project", "topic", "page_token")
+    __slots__ = ("project", "topic", "page_token", "page_size")
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     project: str
     topic: str
     page_token: str
-    def __init__(self, project: _Optional[str] = ..., topic: _Optional[str] = ..., page_token: _Optional[str] = ...) -> None: ...
+    page_size: int
+    def __init__(self, project: _Optional[str] = ..., topic: _Optional[str] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
 
 class ListSubscriptionsResponse(_message.Message):
     __slots__ = ("subscriptions", "next_page_token")

@@ -12,6 +12,7 @@
     schemas     definitions of messages, their revisions, and messages checked by them
     iam         policies, kept and returned
     documents   where both are kept
+    extensions  inorder.v1, the calls beyond Google's
     expiry      subscriptions that nobody uses
     startup     what is created when the server starts
     status      what went wrong, in gRPC's codes and Google's words

@@ -1,4 +1,4 @@
-"""A broker behind google.pubsub.v1, on one loop."""
+"""A broker behind google.pubsub.v1 and inorder.v1, on one loop."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from inorder.server.admin import Admin
 from inorder.server.desks import Desks
 from inorder.server.documents import Documents, MemoryDocuments
 from inorder.server.expiry import Expiry
+from inorder.server.extensions import service as extensions
+from inorder.server.extensions.service import Extensions
 from inorder.server.iam import service as iam
 from inorder.server.iam.book import PolicyBook
 from inorder.server.iam.service import PolicyService
@@ -94,7 +96,9 @@ class Server:
             for resource in (topic, *snapshots.of_topic(self.names.topic(topic))):
                 await policies.forget(resource)
 
+        self._extensions = Extensions(self._broker, self.names, self._admin, self._pushes.refresh)
         calls = {
+            extensions.SERVICE: self._extensions.calls(),
             schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleted).calls(),
             iam.SERVICE: policies.calls(),
             publisher.SERVICE: {
@@ -119,6 +123,8 @@ class Server:
             service: {name: grpc.unary_unary_rpc_method_handler(call) for name, call in of_service.items()}
             for service, of_service in calls.items()
         }
+        for name, stream in self._extensions.streams().items():
+            handlers[extensions.SERVICE][name] = grpc.unary_stream_rpc_method_handler(stream)
         streaming = StreamingPull(self._broker, self.names, self._desks)
         handlers[subscriber.SERVICE]["StreamingPull"] = grpc.stream_stream_rpc_method_handler(streaming.__call__)
         self._grpc = grpc.aio.server(options=_OPTIONS)
@@ -154,5 +160,6 @@ class Server:
         self._expiring.cancel()
         await self._pushes.stop()
         self._desks.stop()
+        self._extensions.stop()
         await self._grpc.stop(STOP_SECONDS)
         self._admin.close()

@@ -1,0 +1,6 @@
+"""inorder.v1: what this server offers beyond google.pubsub.v1.
+
+resources   topics and subscriptions with all their options
+keys        what a subscription waits for, and what can be done about it
+service     the calls of both, by name
+"""
