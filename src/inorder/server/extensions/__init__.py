@@ -2,5 +2,6 @@
 
 resources   topics and subscriptions with all their options
 keys        what a subscription waits for, and what can be done about it
-service     the calls of both, by name
+delivery    messages as columns, and answers that are confirmed, on streams and by calls
+service     the calls of all, by name
 """
