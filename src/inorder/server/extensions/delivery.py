@@ -156,6 +156,7 @@ class OwnStream:
         self.consumer = desk.consumer()
         self._may_send = self._may_send_bytes = 0  # from first to last
         self._given = self._given_bytes = 0
+        self._sent_bytes = 0
         self._sealed: deque[v1.Delivery] = deque()  # of earlier terms
         self._terms: v1.Terms | None = self._terms_now()
         self._waiting: list[Message] = []
@@ -208,6 +209,8 @@ class OwnStream:
         delivery = v1.Delivery(terms=self._terms, confirmations=self._confirmations, problems=self._problems)
         if self._waiting:
             delivery.messages.CopyFrom(columns_of(self._waiting))
+            self._sent_bytes += self._waiting_bytes
+            delivery.sent_bytes = self._sent_bytes
         self._terms, self._confirmations, self._problems = None, [], []
         self._waiting, self._waiting_bytes = [], 0
         self._heard.set()
