@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat, starmap
 from operator import itemgetter
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS, Timer
 from inorder.core.lanes import FreeLanes, Lanes, SparseLanes
@@ -83,6 +83,7 @@ class Intake:
         self._flush_asked = False
         self._collecting = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
+        self._unsettled: set[Pending[list[int]]] = set()  # answers that the broker has not confirmed
         self._flush_later: Callable[[], None] | None = None
         self._timer: Timer | None = None
         self._timer_us = 0
@@ -310,11 +311,13 @@ class Intake:
         if settled.done():
             self._sent(acks, nacks, settled)
         else:
+            self._unsettled.add(settled)
             settled.add_done_callback(lambda done: self._sent(acks, nacks, done))
 
     def _sent(
         self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]], settled: Pending[list[int]]
     ) -> None:
+        self._unsettled.discard(settled)
         failed = settled.exception()
         over = settled.result() if failed is None else ()
         if over:
@@ -428,8 +431,13 @@ class Intake:
         self._keep_leases()
         with self._lock:
             now_us = self._clock.now_us()
-            self._let_go([lease for lease in self._left if lease in self._held and self._over_us(lease) <= now_us])
+            over = [lease for lease in self._left if lease in self._held and self._over_us(lease) <= now_us]
+            self._nacking |= {lease: self._held[lease][KEY] for lease in over}
+            self._let_go(over)
             self._set_timer()
+        if over:
+            # By the broker's clock too, or from now on. Their keys go on when it has taken back what was out behind.
+            self._deliveries.extend(over, 0).add_done_callback(lambda _: self._after_nacks(over))
         self._wake()
 
     def _keep_leases(self, leases: Iterable[int] | None = None) -> Pending[object]:
@@ -518,7 +526,7 @@ class Intake:
     def close(self) -> Pending[None]:
         """After `stop`, when no handler runs any more: return what was handled but not answered.
 
-        Done when the broker has all that goes back.
+        Done when the broker has all that goes back, and all answers.
         """
         self._flush_later = None  # first: what is not flushed now, its sender will flush
         self.flush()
@@ -526,9 +534,9 @@ class Intake:
             rest = list(self._held)
             self._let_go(rest)
             self._set_timer()
+        left: list[Pending[Any]] = [self._gone_back, self._release(rest), *tuple(self._unsettled)]
         closed: Pending[None] = Pending()
-        released = self._release(rest)
-        self._gone_back.add_done_callback(lambda _: released.add_done_callback(lambda _: closed.set_result(None)))
+        Pending.all(left).add_done_callback(lambda _: closed.set_result(None))
         return closed
 
     def _release(self, leases: Sequence[int]) -> Pending[None]:

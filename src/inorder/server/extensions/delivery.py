@@ -81,15 +81,19 @@ class Delivery:
         try:
             if self._broker.prefixes(name)[1] != demand.ack_id_prefix:
                 return [*acks, *nacks, *(lease for keep in demand.keeps for lease in keep.leases)]
-            over = self._broker.settle(name, acks, nacks) if acks or nacks else []
-            for keep in demand.keeps:
-                over += self._broker.extend(name, _once(keep.leases), keep.seconds)
+            # Deadlines first: a lease that is answered by the same request is not over by that.
+            over = [lease for keep in demand.keeps for lease in self._extended(name, keep)]
+            if acks or nacks:
+                over += self._broker.settle(name, acks, nacks)
             if demand.releases:
                 self._broker.release(name, _once(demand.releases))
         except NotFound:
             raise subscription_missing(resource) from None
         self._desks.settled(resource, (*acks, *nacks), failed=bool(nacks))
         return over
+
+    def _extended(self, name: str, keep: v1.Demand.Keep) -> list[int]:
+        return self._broker.extend(name, _once(keep.leases), keep.seconds)
 
     # -- on a stream -------------------------------------------------------------------------------
 
@@ -319,6 +323,6 @@ def columns_of(messages: Sequence[Message], place: int = 0) -> v1.Columns:
         columns.data.extend(b"" if isinstance(one, Gap) else one for one in data)
     if any(attributes):
         for at, own in enumerate(attributes, place):
-            if own:
+            if own and at not in columns.gaps:
                 columns.attributes[at].values.update(own)
     return columns
