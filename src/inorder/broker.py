@@ -470,7 +470,7 @@ class MessageQueue(Turns):
                 raise InvalidArgument("seek: give one of a position, a time and a snapshot")
             self._turn(lambda state, now_us: state.seek_snapshot(subscription, snapshot, now_us), subscription)
             return
-        time_us = None if time is None else _microseconds(time)
+        time_us = None if time is None else microseconds(time)
         self._turn(
             lambda state, now_us: state.seek(subscription, now_us, position=position, time_us=time_us), subscription
         )
@@ -496,7 +496,7 @@ class MessageQueue(Turns):
         self, name: str, *, annotations: str | None = None, expires: datetime | float | None = None
     ) -> None:
         """Change how long it lives, up to seven days from when it was made, or its annotations."""
-        expires_us = None if expires is None else _microseconds(expires)
+        expires_us = None if expires is None else microseconds(expires)
 
         def update(state: State, now_us: int) -> Decision[None]:
             found = state.snapshot(name, now_us)
@@ -576,7 +576,8 @@ def _text(ack_id: AckId) -> str:
     return ack_id.ack_id if isinstance(ack_id, Message) else str(ack_id)
 
 
-def _microseconds(time: datetime | float) -> int:
+def microseconds(time: datetime | float) -> int:
+    """A time as users give it, since 1970."""
     if isinstance(time, datetime):
         if time.utcoffset() is None:
             raise InvalidArgument(f"time: a datetime with a time zone, not {time!r}")

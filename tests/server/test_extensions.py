@@ -66,9 +66,7 @@ def test_every_call_of_the_protocol_is_served(serve: Serve) -> None:
     ours = Extensions(serve().channel())
     for method in v1.DESCRIPTOR.services_by_name["Inorder"].methods:
         if method.name != "Describe":
-            with pytest.raises(
-                InorderError, match=r"Invalid resource name|seconds|keeps nothing on disk"
-            ):  # and not: no such method
+            with pytest.raises(InorderError, match=r"^(?!Method not found)"):
                 answered(ours, method.name)
 
 

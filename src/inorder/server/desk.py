@@ -32,6 +32,7 @@ class Taker(Protocol):
 
     consumer: Source  # as whom it takes
     pushes: bool  # whether it sends to the subscription's endpoint, and not to a client that asked
+    own: bool  # whether it knows gap records, and counts by itself what it has
 
     def room(self) -> tuple[int, int]:
         """How many messages it can take now, and how many bytes."""
@@ -48,6 +49,16 @@ class Taker(Protocol):
         """One message of so many bytes that it had is not out any more."""
 
 
+class Listener(Protocol):
+    """One who wants to know more."""
+
+    def terms_changed(self) -> None:
+        """What is given from now on comes by other options."""
+
+    def tell(self, problem: str) -> None:
+        """What a person should know."""
+
+
 class Desk:
     """One subscription, while somebody wants its messages or answers them."""
 
@@ -61,7 +72,8 @@ class Desk:
         self._out: dict[int, tuple[Taker, int]] = {}  # lease → who has it, and its bytes
         self._asked = False
         self._look: asyncio.TimerHandle | None = None
-        self._watch = broker.watch(name, self.wake, lambda _: None)
+        self._listeners: list[Listener] = []
+        self._watch = broker.watch(name, self.wake, self._report)
         self._read(self._watch.options)
 
     def _read(self, options: SubscriptionOptions | None) -> None:
@@ -72,6 +84,8 @@ class Desk:
             self.ordered = options.enable_message_ordering
             self.counts_attempts = options.dead_letter_policy is not None
             self.ack_deadline_seconds = options.ack_deadline_seconds
+            for listener in self._listeners:
+                listener.terms_changed()
 
     def look(self) -> None:
         """Know the options in force."""
@@ -99,6 +113,21 @@ class Desk:
             with suppress(InorderError):
                 self._broker.release(self._name, (), taker.consumer)  # keys that waited for its room
         self.close_if_idle()
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def ignore(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+
+    def _report(self, problem: str) -> None:
+        """Called on any thread."""
+        with suppress(RuntimeError):  # the loop is closed, and nobody is left to tell
+            self._loop.call_soon_threadsafe(self._tell, problem)
+
+    def _tell(self, problem: str) -> None:
+        for listener in self._listeners:
+            listener.tell(problem)
 
     def close_if_idle(self) -> None:
         if not self._takers:
@@ -173,8 +202,15 @@ class Desk:
             max_bytes=min(size, MAX_RESPONSE_BYTES),
             alone=taker.alone(),
         )
+        if self._watch.options is not self.options:  # perhaps what was taken was then taken back, by new rules
+            self._read(self._watch.options)
+            over = {*self._broker.over(self._name, [message._lease for message in messages])}
+            messages = [message for message in messages if message._lease not in over]
         if not messages:
             return 0
+        if taker.own:
+            taker.give(messages)
+            return len(messages)
         if gaps := [message._lease for message in messages if isinstance(message._record[DATA], Gap)]:
             # The protocol has no word for a message that will not come: it is as if there were none.
             self._broker.settle(self._name, gaps, ())

@@ -19,6 +19,7 @@ from inorder.server.desks import Desks
 from inorder.server.documents import Documents, MemoryDocuments
 from inorder.server.expiry import Expiry
 from inorder.server.extensions import service as extensions
+from inorder.server.extensions.delivery import Delivery
 from inorder.server.extensions.service import Extensions
 from inorder.server.iam import service as iam
 from inorder.server.iam.book import PolicyBook
@@ -95,7 +96,8 @@ class Server:
             for resource in (topic, *snapshots.of_topic(self.names.topic(topic))):
                 await policies.forget(resource)
 
-        self._extensions = Extensions(self._broker, self.names, self._admin, self._pushes.refresh)
+        delivery = Delivery(self._broker, self.names, self._desks)
+        self._extensions = Extensions(self._broker, self.names, self._admin, delivery, self._pushes.refresh)
         calls = {
             extensions.SERVICE: self._extensions.calls(),
             schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleted).calls(),
@@ -124,7 +126,7 @@ class Server:
         }
         for name, stream in self._extensions.streams().items():
             handlers[extensions.SERVICE][name] = grpc.unary_stream_rpc_method_handler(stream)
-        streaming = StreamingPull(self._broker, self.names, self._desks)
+        streaming = StreamingPull(self._broker, self.names, self._desks, delivery)
         handlers[subscriber.SERVICE]["StreamingPull"] = grpc.stream_stream_rpc_method_handler(streaming.__call__)
         self._grpc = grpc.aio.server(options=_OPTIONS)
         self._grpc.add_generic_rpc_handlers(

@@ -18,9 +18,11 @@ from inorder.broker import MessageQueue
 from inorder.errors import InorderError
 from inorder.message import Message
 from inorder.options import MAX_MESSAGE_BYTES
+from inorder.protocol import PROTOCOL_KEY
 from inorder.server.answers import Answers, Outcome, check_deadline, outcome
 from inorder.server.desk import Desk, size_of
 from inorder.server.desks import Desks
+from inorder.server.extensions.delivery import Delivery
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
 from inorder.server.names import Names
 from inorder.server.resources import ACK_DEADLINE_SECONDS, Proto
@@ -42,9 +44,10 @@ StreamingPullResponse = pubsub.StreamingPullResponse.pb()
 
 
 class StreamingPull:
-    """The call, for every client."""
+    """The call, for every client; what is not Google's is `delivery`'s."""
 
-    def __init__(self, broker: MessageQueue, names: Names, desks: Desks) -> None:
+    def __init__(self, broker: MessageQueue, names: Names, desks: Desks, delivery: Delivery) -> None:
+        self._delivery = delivery
         self._broker = broker
         self._names = names
         self._desks = desks
@@ -52,7 +55,10 @@ class StreamingPull:
 
     async def __call__(self, requests: AsyncIterator[bytes], context: Context) -> None:
         try:
-            await self._serve(requests, context)
+            if (PROTOCOL_KEY, "1") in context.invocation_metadata():
+                await self._delivery.stream(requests, context)
+            else:
+                await self._serve(requests, context)
         except asyncio.CancelledError:  # the client has gone
             raise
         except Exception as error:
@@ -166,6 +172,7 @@ class Stream:
     """What one client has, and what is on its way to it."""
 
     pushes = False
+    own = False
 
     def __init__(self, broker: MessageQueue, name: str, desk: Desk, first: Proto) -> None:
         self._broker = broker

@@ -117,7 +117,7 @@ class Resources:
         changes = changes_of(request.changes)
         async with self._admin.changing:
             found = self._subscription(request.subscription)
-            shown = self._own_options(found)
+            shown = own_options(self._names, found.name, found.options)
             options = self._broker_options(request.subscription, merge(shown, changes))
             _check_annotations(options.annotations, found.options.annotations)
             try:
@@ -166,7 +166,7 @@ class Resources:
         return v1.Subscription(
             name=self._names.subscription_resource(found.name),
             topic=self._names.topic_resource(found.topic),
-            options=to_json(self._own_options(found)),
+            options=to_json(own_options(self._names, found.name, found.options)),
             created_us=(found.created - _EPOCH) // _MICROSECOND,
             detached=found.detached,
             topic_deleted=found.topic_deleted,
@@ -184,13 +184,15 @@ class Resources:
             topic = f"{_project(resource)}/topics/{topic}"
         return _with_topic(options, policy, self._names.topic(topic))
 
-    def _own_options(self, found: SubscriptionMetadata) -> SubscriptionOptions:
-        policy = found.options.dead_letter_policy
-        if policy is None:
-            return found.options
-        topic = self._names.topic_resource(policy.dead_letter_topic)
-        project = _project(self._names.subscription_resource(found.name))
-        return _with_topic(found.options, policy, topic.removeprefix(f"{project}/topics/"))
+
+def own_options(names: Names, name: str, options: SubscriptionOptions) -> SubscriptionOptions:
+    """The options of the broker's subscription `name`, as clients see them."""
+    policy = options.dead_letter_policy
+    if policy is None:
+        return options
+    topic = names.topic_resource(policy.dead_letter_topic)
+    project = _project(names.subscription_resource(name))
+    return _with_topic(options, policy, topic.removeprefix(f"{project}/topics/"))
 
 
 def _with_topic(options: SubscriptionOptions, policy: DeadLetterPolicy, topic: str) -> SubscriptionOptions:

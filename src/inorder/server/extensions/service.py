@@ -9,6 +9,7 @@ from importlib.metadata import version
 from inorder.broker import MessageQueue
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.admin import Admin
+from inorder.server.extensions.delivery import Delivery
 from inorder.server.extensions.keys import Keys
 from inorder.server.extensions.reading import Reading
 from inorder.server.extensions.resources import Resources
@@ -23,8 +24,11 @@ PROTOCOL = 1
 class Extensions:
     """The service. `changed` is told the broker's name of each subscription that is made or changed."""
 
-    def __init__(self, broker: MessageQueue, names: Names, admin: Admin, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self, broker: MessageQueue, names: Names, admin: Admin, delivery: Delivery, changed: Callable[[str], None]
+    ) -> None:
         self._names = names
+        self._delivery = delivery
         self._resources = Resources(broker, names, admin, changed)
         self._stopping = asyncio.Event()
         self._keys = Keys(broker, names, admin, self._stopping)
@@ -39,6 +43,7 @@ class Extensions:
             **self._keys.calls(),
             **self._reading.calls(),
             **self._writing.calls(),
+            **self._delivery.calls(),
         }
 
     def streams(self) -> Mapping[str, RawStream]:
