@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from inorder.broker import MessageQueue
 from inorder.cli import main
-from inorder.errors import FailedPrecondition, Unavailable
+from inorder.errors import FailedPrecondition, InvalidArgument, Unavailable
 from inorder.patterns import slot_of
 from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.spark.logs import open_log
 from inorder.spark.staging import open_staging
 from inorder.spark.topics import open_topic, read
 from inorder.spark.wire import Server
@@ -108,6 +109,9 @@ def test_a_topic_of_a_server_is_a_table(spark: SparkSession, server: ServerProce
     assert texts(table(spark, server.url)) == ALL
     assert texts(table(spark, server.url, startingPosition=1, endingPosition=4)) == ["b0", "c0", "d0"]
     assert texts(table(spark, server.url, startingTimestamp="2100-01-01T00:00:00+00:00")) == []
+    assert open_log(spark, server.url, None, {"topic": "in"}).rows.count() == 100  # for an audit
+    with pytest.raises(InvalidArgument, match="is a broker: name the topic"):
+        open_log(spark, server.url, None, {})
     rows = (
         table(spark, server.url, partitionBy="key", partitions=4)
         .selectExpr("ordering_key", "position", "spark_partition_id() AS task")
