@@ -110,7 +110,7 @@ def test_a_topic_of_a_server_is_a_table(spark: SparkSession, server: ServerProce
     assert texts(table(spark, server.url, startingPosition=1, endingPosition=4)) == ["b0", "c0", "d0"]
     assert texts(table(spark, server.url, startingTimestamp="2100-01-01T00:00:00+00:00")) == []
     assert open_log(spark, server.url, None, {"topic": "in"}).rows.count() == 100  # for an audit
-    with pytest.raises(InvalidArgument, match="is a broker: name the topic"):
+    with pytest.raises(InvalidArgument, match="is a server: name the topic"):
         open_log(spark, server.url, None, {})
     rows = (
         table(spark, server.url, partitionBy="key", partitions=4)

@@ -34,7 +34,8 @@ def open_log(spark: SparkSession, source: str, kind: str | None, options: Mappin
     if kind == "inorder":
         register(spark)
         if "topic" not in {name.lower() for name in options}:
-            raise InvalidArgument(f"{source} is {'' if is_address(source) else 'the folder of '}a broker: name the topic")
+            what = "a server" if is_address(source) else "the folder of a broker"
+            raise InvalidArgument(f"{source} is {what}: name the topic")
     if kind == "kafka":
         return Log(spark.read.format(kind).options(**{"subscribe": source, **options}).load(), None)
     if ":" not in source:
