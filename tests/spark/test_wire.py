@@ -94,6 +94,16 @@ def test_what_is_staged_is_there_when_the_server_is_killed_and_is_committed_once
     assert found == [[b"0", b"1", b"2"]]
 
 
+def test_a_task_that_fails_removes_what_it_has_staged(server: ServerProcess, folder: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        for key in ("k", ""):
+            yield pa.RecordBatch.from_pydict({"data": ["x"], "ordering_key": [key]})
+
+    with open_staging(server.url, "out") as staging, pytest.raises(InvalidArgument, match="key cannot be empty"):
+        staging.stage("w", 0, rows())
+    assert not [*folder.glob("incoming/*/*.part")]
+
+
 def test_a_server_that_does_not_come_back_is_named() -> None:
     with closing(Server(parse("grpc://127.0.0.1:1?timeout=0.2"))) as server:
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
