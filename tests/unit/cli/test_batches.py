@@ -6,8 +6,8 @@ import pytest
 
 from inorder.cli.batches import Lines
 
-counts = pytest.importorskip("inorder.spark.counts")
-running = pytest.importorskip("inorder.spark.pipelines.running")
+counts = pytest.importorskip("inorder.spark.counts", reason="pyspark is not installed: make setup")
+running = pytest.importorskip("inorder.spark.pipelines.running", reason="pyspark is not installed: make setup")
 
 
 class Terminal(io.StringIO):
