@@ -72,7 +72,7 @@ def _publishing(effort: Effort) -> Iterator[Table]:
     count = effort.of(200_000, 20_000)
     works = {"without attributes": "publish", "with three attributes": "publish-attributes"}
     rates, cpu = [], []
-    with _serving(_ours("--memory")) as ours, _serving(_parsing("--memory")) as peer:
+    with serving(our_command("--memory")) as ours, serving(_parsing("--memory")) as peer:
         for name, work in works.items():
             found = interleaved(
                 {OURS: partial(_load, ours, work, count), PARSING: partial(_load, peer, work, count)}, effort
@@ -93,11 +93,11 @@ def _publishing(effort: Effort) -> Iterator[Table]:
 def _delivering(effort: Effort) -> Iterator[Table]:
     count, of_emulator = effort.of(100_000, 10_000), effort.of(3_000, 1_000)
     title = f"Server: ordered streaming pull with acks on the stream, {KEYS:,} keys"
-    with servers.folder() as folder, _serving(_ours("--data", str(folder / "data"))) as ours:
+    with servers.folder() as folder, serving(our_command("--data", str(folder / "data"))) as ours:
         contestants = {OURS: partial(_load, ours, "deliver", count)}
         missing = ""
         try:
-            with _serving(_emulator()) as peer:
+            with serving(_emulator()) as peer:
                 contestants[EMULATOR] = partial(_load, peer, "deliver", of_emulator)
                 found = interleaved(contestants, effort)
         except Missing as reason:
@@ -122,11 +122,11 @@ def _delivering(effort: Effort) -> Iterator[Table]:
 
 def _starting(effort: Effort) -> Table:
     def started(command: Sequence[str]) -> tuple[float, float]:
-        with _serving(command) as server:
+        with serving(command) as server:
             return server.seconds, server.megabytes()
 
     with servers.folder() as folder:
-        contestants = {OURS: partial(started, _ours("--data", str(folder / "data")))}
+        contestants = {OURS: partial(started, our_command("--data", str(folder / "data")))}
         missing = ""
         try:
             contestants[EMULATOR] = partial(started, _emulator())
@@ -149,7 +149,7 @@ def _starting(effort: Effort) -> Table:
 def _idling(effort: Effort) -> Table:
     grown: dict[str, list[float]] = {"subscriptions": [], "streams": [], "both": []}
     for _ in range(effort.repetitions):
-        with servers.folder() as folder, _serving(_ours("--data", str(folder / "data"))) as server:
+        with servers.folder() as folder, serving(our_command("--data", str(folder / "data"))) as server:
             subscriptions, streams = asyncio.run(_idle(server))
         grown["subscriptions"].append(subscriptions)
         grown["streams"].append(streams)
@@ -198,7 +198,7 @@ def _load(server: Started, work: str, count: int) -> dict[str, float]:
     return figures
 
 
-def _ours(*arguments: str) -> list[str]:
+def our_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "inorder", "serve", *arguments]
 
 
@@ -217,7 +217,7 @@ def _emulator() -> list[str]:
 
 
 @contextmanager
-def _serving(command: Sequence[str]) -> Iterator[Started]:
+def serving(command: Sequence[str]) -> Iterator[Started]:
     """A server from its first answer on; it has ended when this ends."""
     port = servers.free_port()
     address = f"{servers.HOST}:{port}"
