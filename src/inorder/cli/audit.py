@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inorder.cli.sessions import add_conf, pairs, session
+from inorder.cli.exits import DONE, NO
+from inorder.cli.pairs import pairs
+from inorder.cli.sessions import add_conf, session
+from inorder.cli.showing import print_json
 from inorder.cli.wording import counted, table
 from inorder.errors import InvalidArgument
 from inorder.spark.findings import KINDS, Findings
@@ -18,9 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from inorder.spark import Audit
-
-IN_ORDER = 0
-BROKEN = 1
 
 _EPILOG = """\
 Columns are named, or written as SQL expressions, such as "attributes['sequence']" or "timestamp_millis(at)".
@@ -64,7 +64,7 @@ def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     noun.add_argument("--allow", metavar="KINDS", default="", help=f"only count these; of {', '.join(KINDS[1:])}")
     noun.add_argument("--top", type=int, default=10, help="so many violations and keys are shown; 10 by default")
-    noun.add_argument("--json", action="store_true", help="as JSON")
+    noun.add_argument("--json", action="store_true", help="one JSON object a line")
     noun.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts as well")
     noun.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of Spark's reader")
     add_conf(noun)
@@ -82,8 +82,11 @@ def _audit(given: argparse.Namespace) -> int:
         audited = _audited(spark, given, options)
     if given.html is not None:
         given.html.write_text(audited.as_html(), encoding="utf-8")
-    print(audited.as_json() if given.json else "\n".join(_told(audited.findings)))
-    return IN_ORDER if audited.in_order else BROKEN
+    if given.json:
+        print_json(audited.findings.as_dict())
+    else:
+        print("\n".join(_told(audited.findings)))
+    return DONE if audited.in_order else NO
 
 
 def _audited(spark: SparkSession, given: argparse.Namespace, options: dict[str, str]) -> Audit:

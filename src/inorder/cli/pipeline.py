@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inorder.cli.batches import Lines
-from inorder.cli.sessions import add_conf, pairs, session
+from inorder.cli.exits import DONE, INTERRUPTED, NO
+from inorder.cli.pairs import pairs
+from inorder.cli.sessions import add_conf, session
 from inorder.errors import InvalidArgument, PipelineFailed
 from inorder.spark.pipelines.checking import TRIGGER
 from inorder.spark.pipelines.definition import Pipeline, Trigger, read_pipeline
@@ -21,10 +23,6 @@ from inorder.spark.pipelines.stopping import Stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-DONE = 0
-FAILED = 1
-INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
 
 _EPILOG = """\
 Exit code of run: 0 all done, or stopped by Ctrl-C (or a TERM) after a whole batch; 1 a batch failed; 2 the file is
@@ -107,7 +105,7 @@ def _run(given: argparse.Namespace) -> int:
         except PipelineFailed as error:
             lines.end()
             print(f"inorder: {error}", file=sys.stderr)
-            return FAILED
+            return NO
         lines.end()
         print(lines.summary(stopped=stop.wanted), file=sys.stderr)
     return INTERRUPTED if stop.at_once else DONE
