@@ -99,14 +99,14 @@ def _bash_values(option: Argument) -> str:
 
 def _zsh(root: Node) -> str:
     nodes = [*root.walk()]
-    commands = "|".join(_zsh_pattern(_name(node.path)) for node in nodes if node.path)
+    commands = "|".join(quote(_name(node.path)) for node in nodes if node.path)
     values, offers = [], []
     for node in nodes:
         for option, name in _values(node):
-            values.append(f"        {_zsh_pattern(f'{_name(node.path)} {name}')}) {_zsh_values(option)}; return ;;")
+            values.append(f"        {quote(f'{_name(node.path)} {name}')}) {_zsh_values(option)}; return ;;")
         offered = " ".join(quote(f"{word.replace(':', chr(92) + ':')}:{text}") for word, text in _offered(node))
         files = " && _files" if any(word.is_path for word in node.words) else ""
-        offers.append(f"        {_zsh_pattern(_name(node.path))}) offered=({offered}){files} ;;")
+        offers.append(f"        {quote(_name(node.path))}) offered=({offered}){files} ;;")
     lines = "\n".join
     return f"""\
 #compdef inorder
@@ -129,10 +129,6 @@ _inorder() {{
 }}
 compdef _inorder inorder
 """
-
-
-def _zsh_pattern(text: str) -> str:
-    return quote(text)
 
 
 def _zsh_values(option: Argument) -> str:

@@ -20,7 +20,9 @@ from inorder.cli.targets import add_target, connected, folder_of, target_of
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.cli.wording import counted
 from inorder.cli.working_off import WorkingOff
+from inorder.client.pubsub import PubSub
 from inorder.client.subscription import Subscription
+from inorder.core.ranges import Ranges
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.reading import JournalReader
 from inorder.message import Message
@@ -116,7 +118,8 @@ def _list(given: argparse.Namespace) -> int:
         with looking(given) as look:
             found = [*islice(_in_journal(JournalReader(folder), _morgue(look, given), given), given.max)]
     else:
-        found = _pulled(given, given.max)
+        with connected(given) as pubsub:
+            found = pulled(pubsub, given)
     if given.json:
         for one in found:
             print_json(one)
@@ -138,30 +141,34 @@ def _row(one: Mapping[str, Any]) -> Iterator[str]:
 def _in_journal(
     reader: JournalReader, morgue: SubscriptionMetadata, given: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    ledger = reader.book.subscriptions[morgue.name]
-    done, topic = ledger.sorted_done(), reader.topic(morgue.topic)
-    first = max(done.end_at(0), topic.begin)
-    for stretch in reader.read(morgue.topic, first, topic.end):
-        for record in stretch.records():
-            plain = plain_record(record, topic.id_prefix)
-            waits = plain["position"] not in done and plain["position"] not in ledger.gaps
-            if waits and _is_ours(given, plain.get("attributes", {})):
-                yield {**plain, **_source(plain.get("attributes", {}))}
+    ledger, topic = reader.book.subscriptions[morgue.name], reader.topic(morgue.topic)
+    # Hole by hole: what lies between, and was acked, may be gone from the journal.
+    for first, end in _holes(ledger.given_up(), topic.end):
+        for stretch in reader.read(morgue.topic, first, end):
+            for record in stretch.records():
+                plain = plain_record(record, topic.id_prefix)
+                if _is_ours(given, plain.get("attributes", {})):
+                    yield {**plain, **_source(plain.get("attributes", {}))}
 
 
-def _pulled(given: argparse.Namespace, wanted: int) -> list[dict[str, Any]]:
-    """Nobody but who owns a journal can look into it: so they are taken, and given back at once."""
-    with connected(given) as pubsub:
-        morgue = pubsub.subscription(_morgue(BrokerLook(pubsub), given).name)
-        pulled = sorted(morgue.pull(min(wanted, _AT_ONCE)).result(), key=lambda message: message.position)
-        try:
-            return [
-                {**plain_message(message), **_source(message.attributes)}
-                for message in pulled
-                if _is_ours(given, message.attributes)
-            ]
-        finally:
-            Pending.all([message.nack() for message in reversed(pulled)]).result()
+def _holes(done: Ranges, end: int) -> Iterator[tuple[int, int]]:
+    start = 0
+    for first, last in [*done.within(0, end), (end, end)]:
+        if start < first:
+            yield start, first
+        start = last
+
+
+def pulled(pubsub: PubSub, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """A broker that runs shows only what it gives out: so they are taken, and given back at once."""
+    morgue = pubsub.subscription(_morgue(BrokerLook(pubsub), given).name)
+    found = sorted(morgue.pull(min(given.max, _AT_ONCE)).result(), key=lambda message: message.position)
+    Pending.all([message.nack() for message in reversed(found)]).result()
+    return [
+        {**plain_message(message), **_source(message.attributes)}
+        for message in found
+        if _is_ours(given, message.attributes)
+    ]
 
 
 def _source(attributes: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from inorder.cli.exits import DONE
@@ -63,24 +64,15 @@ def _publish(given: argparse.Namespace) -> int:
     total = reading.total()
     with connected(given) as pubsub:
         topic = pubsub.topic(given.topic)
-        topic.metadata().result()  # it must exist, also where there is nothing to publish
+        options = topic.metadata().result().options  # it must exist, also where there is nothing to publish
+        if options.message_retention_duration is None and not topic.subscriptions().result():
+            print_note(f"topic {given.topic} has no subscription and retains nothing, so nobody will get this")
         sending = _Sending(topic, given.batch)
         try:
             with Bar("publishing", sys.stderr) as bar:
-                for piece in reading:
-                    if piece is None:
-                        sending.send()
-                    else:
-                        sending.add(piece)
-                        if total is not None:
-                            bar(piece.read, total)
-                sending.send()
-        except BadInput as error:
-            sending.send()
-            _tell_rest(given, sending, error.place)
-            raise
+                sending.take(reading, lambda read: None if total is None else bar(read, total))
         except BaseException:
-            _tell_rest(given, sending, sending.place)
+            _tell_rest(given, sending)
             raise
         finally:
             if given.json:
@@ -90,8 +82,9 @@ def _publish(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _tell_rest(given: argparse.Namespace, sending: _Sending, place: Place | None) -> None:
+def _tell_rest(given: argparse.Namespace, sending: _Sending) -> None:
     """What was published before it stopped, and how to publish the rest."""
+    place = sending.place
     print_note(f"published before that: {counted(sending.messages, 'message')}{sending.doubt()}")
     if place is not None and place.line and place.source in (given.file or ()):
         print_note(f"to go on from there: tail -n +{place.line} {place.source} | inorder publish {given.topic} …")
@@ -106,10 +99,25 @@ class _Sending:
         self._batch: list[Piece] = []
         self._bytes = 0
         self._unknown: Place | None = None
-        self.place: Place | None = None  # of the first message that was refused
+        self.place: Place | None = None  # of the first message that was not published
         self.messages = 0
         self._first: str | None = None
         self._last: str | None = None
+
+    def take(self, reading: Iterable[Piece | None], progress: Callable[[int], None]) -> None:
+        """All that is read; up to a line that is no message, if there is one."""
+        try:
+            for piece in reading:
+                if piece is None:
+                    self.send()
+                else:
+                    self.add(piece)
+                    progress(piece.read)
+        except BadInput as error:
+            self.place = error.place
+            self.send()
+            raise
+        self.send()
 
     def add(self, piece: Piece) -> None:
         if self._batch and self._bytes + piece.size > _BATCH_BYTES:

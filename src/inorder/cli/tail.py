@@ -103,6 +103,8 @@ def _print_from(reader: JournalReader, topic: str, first: int, messages: Message
         except NotRetained:
             reader.refresh()
             oldest = reader.begin(topic)
+            if oldest <= first:
+                raise
             print_note(f"positions {first} to {oldest - 1} are no longer in the journal")
             first = oldest
 

@@ -51,6 +51,16 @@ def connected(given: argparse.Namespace, *, create: bool = False) -> Iterator[Pu
     target = target_of(given)
     if (folder := folder_of(target)) is not None and not create:
         existing_journal(folder)  # a name that is misspelt must not become one more broker
-    logging.getLogger("inorder.client.publisher").disabled = True  # what it logs, the error says
-    with PubSub(target) as pubsub:
+    with _unlogged("inorder.client.publisher"), PubSub(target) as pubsub:
         yield pubsub
+
+
+@contextmanager
+def _unlogged(name: str) -> Iterator[None]:
+    """What this one logs, the error says."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
