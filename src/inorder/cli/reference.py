@@ -60,14 +60,15 @@ def page() -> str:
         if node.path and not node.children:
             lines.append(f"| [`{_name(node)}`](#{_anchor(node)}) | {_cell(node.help)} |")
     for node in root.walk():
-        if node.path and not node.children:
+        if node.path and (node.more or not node.children):
             lines += _section(node)
     return _BEGIN + "\n".join(lines) + "\n"
 
 
 def _section(node: Node) -> Iterator[str]:
     yield from ("", f"### {_name(node)}", "", node.description.strip(), "")
-    yield from ("```text", _usage(node), "```")
+    if not node.children:
+        yield from ("```text", _usage(node), "```")
     arguments = [*node.words, *(option for option in node.options if "--help" not in option.names)]
     if arguments:
         yield from ("", "| argument | what it is |", "|---|---|")

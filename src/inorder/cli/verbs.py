@@ -16,9 +16,15 @@ class Command(argparse.ArgumentParser):
     fields: Mapping[str, str] = {}
 
 
-def add_noun(nouns: Verbs, name: str, text: str) -> Verbs:
-    """A command that has commands of its own."""
-    noun = nouns.add_parser(name, help=text, description=_sentence(text))
+def add_noun(nouns: Verbs, name: str, text: str, *, more: str = "") -> Verbs:
+    """A command that has commands of its own; `more` is said below them."""
+    noun = nouns.add_parser(
+        name,
+        help=text,
+        description=_sentence(text),
+        epilog=more,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     return noun.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
