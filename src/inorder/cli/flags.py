@@ -30,7 +30,7 @@ HELP: Final[Mapping[type, Mapping[str, str]]] = {
         "dead_letter_policy": "no message becomes a dead letter",
         "dead_letter_policy.dead_letter_topic": "where a message goes that failed too often",
         "dead_letter_policy.max_delivery_attempts": "after so many deliveries that failed",
-        "dead_letter_policy.source": "what dead letters tell of where they came from; the subscription's name",
+        "dead_letter_policy.source": "what dead letters tell of where they came from; by default its name",
         "flow_control": "as much may be out as consumers ask for",
         "flow_control.max_messages": "so many may be out at once",
         "flow_control.max_bytes": "so many may be out at once",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from inorder.broker import MessageQueue
-from inorder.cli.dead_letters import pulled
+from inorder.cli.dead_letters import lent
 from inorder.cli.working_off import WorkingOff
 from inorder.client.pubsub import PubSub
 from inorder.message import Message
@@ -180,12 +180,25 @@ def queue() -> MessageQueue:
     return queue
 
 
-def test_a_broker_that_is_asked_gets_back_what_was_looked_at(queue: MessageQueue) -> None:
+def test_a_broker_that_is_asked_gets_back_what_was_looked_at(
+    queue: MessageQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = argparse.Namespace(subscription="billing", through=None, max=3)
     with PubSub(queue) as pubsub:
         for _ in range(2):
-            assert data(pulled(pubsub, given)) == "012"
-    assert len(queue.pull("morgue", 3_000)) == 2_500
+            assert data(lent(pubsub, given)) == "012"
+        assert capsys.readouterr().err == ""
+        queue.update_subscription("morgue", {"enable_message_ordering": True})
+        queue.publish("dead", [Message(b"x", None, "k"), Message(b"y", None, "k")])
+        given.max = 2_502
+        assert len(lent(pubsub, given)) == 1_000
+        assert "2502 wait in morgue" in capsys.readouterr().err
+        found = queue.pull("morgue", 3_000)
+        assert len(found) == 2_501
+        assert {message.delivery_attempt for message in found} == {1}  # to look is no failure
+        queue.ack(found)
+        queue.ack(queue.pull("morgue", 1))
+        assert lent(pubsub, given) == []
 
 
 def test_a_message_is_acked_only_after_the_work_on_it(queue: MessageQueue) -> None:
