@@ -201,3 +201,10 @@ def test_a_long_publish_shows_its_progress(orders: dict[str, str], tmp_path: Pat
         assert b"publishing [" in os.read(ours, 10_000)
     os.close(ours)
     os.close(theirs)
+
+
+def test_who_types_messages_is_told_how_to_end(orders: dict[str, str]) -> None:
+    code, said = said_on_a_terminal(orders, "publish", "orders", answer=b"a\nb\n\x04")
+    assert code == 0
+    assert b"each line that you type is a message" in said
+    assert b"published 2 messages to orders" in said

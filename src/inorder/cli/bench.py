@@ -22,6 +22,7 @@ from inorder.errors import InorderError, InvalidArgument
 from inorder.message import Message
 from inorder.testing.history import Anomalies, History, anomalies
 
+_MAX_SECONDS: Final = 60  # every message is remembered, to be judged at the end
 _PATIENCE_SECONDS: Final = 60  # for what was published and is not handled yet
 _FIELDS: Final = {
     "published": "messages",
@@ -62,8 +63,8 @@ def _bench(given: argparse.Namespace) -> int:
     for name in ("publishers", "keys", "size", "batch", "window"):
         if getattr(given, name) < 1:
             raise InvalidArgument(f"--{name}: at least 1, not {getattr(given, name)}")
-    if not 0 < given.seconds <= 600:
-        raise InvalidArgument(f"--seconds: above 0, up to 600, not {given.seconds:g}")
+    if not 0 < given.seconds <= _MAX_SECONDS:
+        raise InvalidArgument(f"--seconds: above 0, up to {_MAX_SECONDS}, not {given.seconds:g}")
     if given.keys < given.publishers:
         raise InvalidArgument(f"--keys: at least one for each of {given.publishers} publishers, not {given.keys}")
     with connected(given, create=True) as pubsub:

@@ -67,6 +67,8 @@ def _publish(given: argparse.Namespace) -> int:
         options = topic.metadata().result().options  # it must exist, also where there is nothing to publish
         if options.message_retention_duration is None and not topic.subscriptions().result():
             print_note(f"topic {given.topic} has no subscription and retains nothing, so nobody will get this")
+        if reading.waits_for_somebody():
+            print_note("each line that you type is a message; Ctrl-D on an empty one ends it")
         sending = _Sending(topic, given.batch)
         try:
             with Bar("publishing", sys.stderr) as bar:

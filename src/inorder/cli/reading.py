@@ -67,8 +67,17 @@ class Reading:
         self._format: str = given.format or ("json" if self._key_field or self._attributes_field else "text")
         if self._format != "json" and (self._key_field or self._attributes_field):
             raise InvalidArgument(f"--ordering-key-field and --attributes-field: of --format json, not {self._format}")
-        self._message: Callable[[bytes], Message] = getattr(self, f"_from_{self._format}")
+        self._message: Callable[[bytes], Message] = {
+            "text": self._from_text,
+            "json": self._from_json,
+            "messages": self._from_messages,
+            "whole": self._from_text,
+        }[self._format]
         self._read = 0
+
+    def waits_for_somebody(self) -> bool:
+        """Whether somebody at a terminal has to type it."""
+        return STDIN in self._files and sys.stdin.isatty()
 
     def total(self) -> int | None:
         """Bytes of all input; None if nobody knows."""
@@ -124,8 +133,6 @@ class Reading:
 
     def _from_text(self, data: bytes) -> Message:
         return Message(data, self._attributes, self._key)
-
-    _from_whole = _from_text
 
     def _from_json(self, data: bytes) -> Message:
         found = _parsed(data)

@@ -28,8 +28,8 @@ def test_the_verdict_is_printed(inorder: Program) -> None:
     [
         (("--keys", 1), "--keys: at least one for each of 2 publishers, not 1"),
         (("--size", 0), "--size: at least 1, not 0"),
-        (("--seconds", 0), "--seconds: above 0, up to 600, not 0"),
-        (("--seconds", "nan"), "--seconds: above 0, up to 600, not nan"),
+        (("--seconds", 0), "--seconds: above 0, up to 60, not 0"),
+        (("--seconds", "nan"), "--seconds: above 0, up to 60, not nan"),
     ],
 )
 def test_a_load_that_cannot_be_is_refused(inorder: Program, given: tuple[object, ...], problem: str) -> None:
