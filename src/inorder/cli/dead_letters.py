@@ -144,7 +144,7 @@ def _row(one: Mapping[str, Any]) -> Iterator[str]:
     yield one.get("source_subscription", "-")
     yield one.get("source_publish_time", "-")
     yield one.get("source_delivery_count", "-")
-    data = repr(one["data"])[1:-1] if "data" in one else f"base64 {one['data_base64']}"
+    data = one["data"] if "data" in one else f"base64 {one['data_base64']}"
     yield data if len(data) <= 60 else f"{data[:60]}..."
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from types import UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -72,7 +72,7 @@ class Flag(NamedTuple):
 
 
 def flags_of(cls: type[Any]) -> Iterator[Flag]:
-    """Every option of a class, those inside others included; each of these ends with the one that holds them."""
+    """Every option of a class, those inside others included and before the one that holds them."""
     hints = get_type_hints(cls)
     for field in fields(cls):
         kind, optional = _without_none(hints[field.name])
@@ -80,8 +80,8 @@ def flags_of(cls: type[Any]) -> Iterator[Flag]:
             inner = get_type_hints(kind)
             for part in fields(kind):
                 part_kind, part_optional = _without_none(inner[part.name])
-                yield Flag((field.name, part.name), part_kind, part_optional, _default(part))
-        yield Flag((field.name,), kind, optional, _default(field))
+                yield Flag((field.name, part.name), part_kind, part_optional, part.default)
+        yield Flag((field.name,), kind, optional, field.default)
 
 
 def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
@@ -100,9 +100,8 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
                 help=f"{text} (the default)",
             )
             continue
-        if flag.default is not MISSING:
-            shown = _NONE if flag.default is None else "" if flag.default == "" else _shown(flag.default)
-            text += f" ({shown})" if shown else ""
+        if flag.default not in (MISSING, ""):
+            text += f" ({_shown(flag.default)})"
         names = [flag.name, *([_as_flag(others[flag.path[0]])] if flag.path[0] in others else [])]
         if flag.kind is bool:
             group.add_argument(
@@ -163,11 +162,9 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return kind, len(kinds) < len(get_args(hint))
 
 
-def _default(field: Field[Any]) -> Any:
-    return field.default
-
-
 def _shown(default: object) -> str:
+    if default is None:
+        return _NONE
     return {True: "on", False: "off"}[default] if isinstance(default, bool) else f"{default}"
 
 

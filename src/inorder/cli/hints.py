@@ -11,7 +11,6 @@ from inorder.errors import (
     JournalInUse,
     KeyNotBlocked,
     NotFound,
-    NotRetained,
     SubscriptionNotFound,
     TopicNotFound,
     Unavailable,
@@ -26,8 +25,7 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
         case TopicNotFound():
             return f"to create it: {_command(given, 'topic', 'create', error.topic)}"
         case SubscriptionNotFound():
-            topic = getattr(given, "topic", None) or "TOPIC"
-            return f"to create it: {_command(given, 'subscription', 'create', error.subscription, topic)}"
+            return f"to create it: {_command(given, 'subscription', 'create', error.subscription, 'TOPIC')}"
         case NotFound():
             return f"to begin one there: {_command(given, 'topic', 'create', 'TOPIC')}"
         case AlreadyExists():
@@ -40,8 +38,6 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
             )
         case KeyNotBlocked():
             return f"to see which are: {_command(given, 'keys', 'blocked', given.subscription)}"
-        case NotRetained():
-            return ""
         case Unavailable():
             return "is it running? `inorder serve --data FOLDER` starts one"
     return ""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Final
 
 from inorder.cli.exits import DONE
-from inorder.cli.showing import print_json, print_table
+from inorder.cli.showing import print_json, print_table, visible
 from inorder.cli.targets import add_target, connected
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.errors import InvalidArgument
@@ -95,7 +95,7 @@ def _resume(given: argparse.Namespace) -> int:
             if given.json:
                 print_json({"ordering_key": key, "resumed": True})
             else:
-                print(f"resumed {key}")
+                print(f"resumed {visible(key)}")
     return DONE
 
 
@@ -107,5 +107,5 @@ def _skip(given: argparse.Namespace) -> int:
             if given.json:
                 print_json({"ordering_key": key, "skipped": message})
             else:
-                print(f"skipped {message} of {key}")
+                print(f"skipped {message} of {visible(key)}")
     return DONE

@@ -41,7 +41,8 @@ def print_json(plain: Mapping[str, Any]) -> None:
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:
     """Lines of aligned columns below a bold one."""
-    head, *lines = table(header, rows)
+    cells = ([visible(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    head, *lines = table(header, cells)
     print("\n".join([Paint(sys.stdout).bold(head), *lines]))
 
 
@@ -152,19 +153,19 @@ class Messages:
             print_json(plain_gap(gap))
         else:
             where = f"{gap.first_position}–{gap.last_position}"
-            print(self._paint.red(f"{where}  {_visible(gap.ordering_key)}  {gap.count} missing: {gap.reason}"))
+            print(self._paint.red(f"{where}  {visible(gap.ordering_key)}  {gap.count} missing: {gap.reason}"))
 
     def _line(
         self, position: int, key: str, data: bytes, attributes: Mapping[str, str] | None, published_us: int
     ) -> None:
-        text = _visible(data.decode(errors="backslashreplace"))
-        parts = [self._paint.dim(f"{position}  {moment(published_us)}"), self._paint.cyan(_visible(key) or "-"), text]
+        text = visible(data.decode(errors="backslashreplace"))
+        parts = [self._paint.dim(f"{position}  {moment(published_us)}"), self._paint.cyan(visible(key) or "-"), text]
         if attributes:
-            parts.append(self._paint.dim(_visible(json.dumps(attributes, ensure_ascii=False))))
+            parts.append(self._paint.dim(visible(json.dumps(attributes, ensure_ascii=False))))
         sys.stdout.write("  ".join(parts) + "\n")
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """On one line, and without what would move the cursor or change a terminal."""
     if text.isprintable():
         return text

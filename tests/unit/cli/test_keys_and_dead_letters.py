@@ -61,6 +61,15 @@ def test_parked_keys_are_resumed_or_skipped(parked: Program) -> None:
     assert data(messages) == "k1l2k2"
 
 
+def test_a_key_cannot_disturb_a_terminal(inorder: Program) -> None:
+    inorder.ok("topic", "create", "orders")
+    retry = ("--retry-minimum-backoff", 600)
+    inorder.ok("subscription", "create", "slow", "orders", ORDERED, *retry)
+    inorder.ok("publish", "orders", "x", "--ordering-key", "\x1b[2J")
+    inorder.ok("pull", "slow", "--nack")
+    assert inorder.ok("keys", "blocked", "slow")[1].startswith(r"\x1b[2J  backoff")
+
+
 def test_all_parked_keys_are_resumed_at_once(parked: Program) -> None:
     assert parked.ok("keys", "resume", "billing", "--all") == ["resumed k", "resumed l"]
     assert parked.ok("keys", "resume", "billing", "--all") == []
