@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from time import monotonic, sleep
 from typing import Any, Final
 
 from inorder.cli.asking import add_yes, agreed
 from inorder.cli.exits import DONE, NO
-from inorder.cli.looking import BrokerLook, Look, looking
+from inorder.cli.looking import BrokerLook, Look, Standing, looking
 from inorder.cli.progress import Bar
 from inorder.cli.showing import MESSAGE_FIELDS, plain_message, plain_record, print_json, print_note, print_table
 from inorder.cli.targets import add_target, connected, folder_of, target_of
@@ -31,6 +32,7 @@ from inorder.metadata import SubscriptionMetadata
 
 _AT_ONCE: Final = 1_000
 _PATIENCE_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.02
 _PREFIX: Final = "CloudPubSubDeadLetterSource"  # of the attributes that a dead letter has of its past
 _SOURCE: Final = {
     "source_subscription": f"{_PREFIX}Subscription",
@@ -171,8 +173,9 @@ def _holes(done: Ranges, end: int) -> Iterator[tuple[int, int]]:
 
 def lent(pubsub: PubSub, given: argparse.Namespace) -> list[dict[str, Any]]:
     """A broker that runs shows only what it gives out: so they are taken, and given back as if nobody had."""
-    name = _morgue(BrokerLook(pubsub), given).name
-    standing = BrokerLook(pubsub).standing(name)
+    look = BrokerLook(pubsub)
+    name = _morgue(look, given).name
+    standing = look.standing(name)
     if standing.backlog_messages == standing.outstanding_messages:
         return []
     batches = pubsub.subscription(name).batches(min(given.max, _AT_ONCE), one_per_key=False)
@@ -186,6 +189,7 @@ def lent(pubsub: PubSub, given: argparse.Namespace) -> list[dict[str, Any]]:
             break
     finally:
         timer.cancel()
+    _wait_until_back(look, name, standing)
     if len(found) < min(standing.backlog_messages, given.max):
         print_note(f"{standing.backlog_messages} wait in {name}; behind the first of an ordered key none can be seen")
     return [
@@ -193,6 +197,13 @@ def lent(pubsub: PubSub, given: argparse.Namespace) -> list[dict[str, Any]]:
         for message in found
         if _is_ours(given, message.attributes)
     ]
+
+
+def _wait_until_back(look: Look, name: str, before: Standing) -> None:
+    """Whoever replays next must find them; unless others have taken them meanwhile."""
+    end = monotonic() + _PATIENCE_SECONDS
+    while (look.standing(name).outstanding_messages or 0) > (before.outstanding_messages or 0) and monotonic() < end:
+        sleep(_LOOK_SECONDS)
 
 
 def _source(attributes: Mapping[str, str]) -> dict[str, str]:
