@@ -32,8 +32,9 @@ RawStream: TypeAlias = Callable[[bytes, Context], AsyncIterator[bytes]]
 _INVALID_ACK_ID = "PERMANENT_FAILURE_INVALID_ACK_ID"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-# Clients take 8 KB of metadata. A call that brings more ends with RESOURCE_EXHAUSTED for them, and they repeat it.
-MAX_DETAILS_BYTES = 7_000
+# Clients take 8 KB of metadata, in which three bytes of details are four of text. A call that brings more ends with
+# RESOURCE_EXHAUSTED or INTERNAL for them, and they repeat it.
+MAX_DETAILS_BYTES = 5_000
 MAX_TEXT_LENGTH = 500  # characters, which may be twelve bytes each
 
 _TAKEN = {
@@ -145,7 +146,7 @@ def ack_ids_failed(ack_ids: Iterable[str]) -> Refusal:
 
 
 def _few(ack_ids: Iterable[str]) -> Iterator[str]:
-    """As many as fit, which are all of a hundred of ours; clients take those that are left out as failed too."""
+    """As many as fit, which are seventy of ours; clients take those that are left out as failed too."""
     room = MAX_DETAILS_BYTES - 400
     for ack_id in ack_ids:
         room -= len(ack_id.encode()) + len(_INVALID_ACK_ID) + 8

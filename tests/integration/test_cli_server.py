@@ -1,0 +1,136 @@
+"""The commands on a server: the same words, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from inorder.cli import main
+
+from .test_cli import INORDER
+from .test_serve import serving
+
+POLICY = ("--dead-letter-topic", "dead", "--dead-letter-max-delivery-attempts", "1")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving("--data", tmp_path_factory.mktemp("served") / "data") as (_, address):
+        yield f"grpc://{address}"
+
+
+class Program:
+    """Runs commands on a server, each on a connection of its own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], target: str) -> None:
+        self._capsys = capsys
+        self._target = target
+
+    def __call__(self, *given: object) -> tuple[int, str, str]:
+        code = main([*map(str, given), "--target", self._target])
+        return code, *self._capsys.readouterr()
+
+    def json(self, *given: object) -> list[dict[str, Any]]:
+        code, out, err = self(*given, "--json")
+        assert code == 0, err
+        return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+def inorder(capsys: pytest.CaptureFixture[str], target: str) -> Iterator[Program]:
+    program = Program(capsys, target)
+    yield program
+    for topic in program.json("topic", "list"):
+        program("topic", "delete", topic["topic"], "--yes")
+    for subscription in program.json("subscription", "list"):
+        program("subscription", "delete", subscription["subscription"], "--yes")
+
+
+def data(found: list[dict[str, Any]]) -> str:
+    return "".join(one["data"] for one in found if "gap" not in one)
+
+
+@pytest.fixture
+def orders(inorder: Program) -> Program:
+    inorder.json("topic", "create", "orders", "--message-retention-duration", 600)
+    inorder.json("topic", "create", "dead")
+    inorder.json("subscription", "create", "morgue", "dead", "--enable-message-ordering")
+    inorder.json("subscription", "create", "billing", "orders", "--enable-message-ordering", *POLICY)
+    return inorder
+
+
+def test_messages_go_in_and_out(orders: Program) -> None:
+    assert orders.json("publish", "orders", "a", "b", "c", "--ordering-key", "k")[0]["messages"] == 3
+    assert data(orders.json("tail", "orders", "-n", 2)) == "bc"
+    assert data(orders.json("pull", "billing", "--max", 10, "--ack")) == "abc"
+    orders.json("seek", "billing", "--position", 1)
+    assert data(orders.json("pull", "billing", "--max", 10, "--ack")) == "bc"
+    [shown] = orders.json("subscription", "show", "billing")
+    assert (shown["backlog_messages"], shown["counters"]["acked"]) == (0, 5)
+    assert orders.json("topic", "show", "orders")[0]["subscriptions"] == ["billing"]
+    assert [one["subscription"] for one in orders.json("subscription", "list")] == ["billing", "morgue"]
+
+
+def test_dead_letters_are_seen_and_go_back(orders: Program) -> None:
+    orders.json("publish", "orders", "a", "b", "--ordering-key", "k")
+    for _ in range(2):
+        orders.json("pull", "billing", "--nack")
+    for _ in range(2):
+        [seen] = orders.json("dead-letters", "list", "billing")
+        assert (seen["data"], seen["source_subscription"], seen["source_delivery_count"]) == ("a", "billing", "1")
+    assert orders.json("dead-letters", "replay", "billing")[0]["replayed"] == 2
+    assert data(orders.json("pull", "billing", "--max", 10, "--ack")) == "ab"
+    assert orders.json("dead-letters", "list", "billing") == []
+
+
+def test_parked_keys_are_resumed(orders: Program) -> None:
+    orders.json(
+        "subscription", "update", "billing", "--on-poison", "park_key", "--dead-letter-max-delivery-attempts", 1
+    )
+    orders.json("publish", "orders", "a", "--ordering-key", "k")
+    orders.json("pull", "billing", "--nack")
+    assert [key["ordering_key"] for key in orders.json("keys", "parked", "billing")] == ["k"]
+    orders.json("keys", "resume", "billing", "k")
+    assert data(orders.json("pull", "billing", "--ack")) == "a"
+
+
+def test_errors_say_what_to_do(orders: Program, target: str) -> None:
+    code, _, err = orders("publish", "nowhere", "x")
+    assert (code, f"inorder topic create nowhere --target {target}" in err) == (2, True)
+    code, _, err = orders("pull", "nobody")
+    assert (code, f"inorder subscription create nobody TOPIC --target {target}" in err) == (2, True)
+
+
+def test_a_load_is_judged(orders: Program) -> None:
+    [found] = orders.json("bench", "--seconds", 0.2, "--keys", 4)
+    assert found["in_order"]
+    assert found["handled"] == found["published"] > 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_follows_leaves_no_subscription_behind(
+    orders: Program, target: str, number: signal.Signals, code: int
+) -> None:
+    orders.json("publish", "orders", "a")
+    command = [*INORDER, "tail", "orders", "-f", "--json", "--target", target]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "INORDER_TARGET": "file:elsewhere"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["data"] == "a"
+            orders.json("publish", "orders", "b")
+            assert json.loads(process.stdout.readline())["data"] == "b"
+            assert len(orders.json("subscription", "list", "--topic", "orders")) == 2
+            process.send_signal(number)
+            assert process.wait() == code
+        finally:
+            process.kill()
+    assert [one["subscription"] for one in orders.json("subscription", "list", "--topic", "orders")] == ["billing"]
