@@ -18,10 +18,11 @@ from inorder.server.admin import Admin
 from inorder.server.desks import Desks
 from inorder.server.documents import Documents, MemoryDocuments
 from inorder.server.expiry import Expiry
+from inorder.server.gates import Gates
+from inorder.server.health import HEALTH, REFLECTION, Health, reflecting
 from inorder.server.iam import service as iam
 from inorder.server.iam.book import PolicyBook
 from inorder.server.iam.service import PolicyService
-from inorder.server.limits import MAX_RECEIVED_BYTES
 from inorder.server.names import Names
 from inorder.server.publisher import Publisher
 from inorder.server.push.pushes import Pushes
@@ -29,6 +30,10 @@ from inorder.server.resources import MAX_OUTSTANDING_PER_KEY, topic_schema, with
 from inorder.server.schemas import service as schemas
 from inorder.server.schemas.book import SchemaBook
 from inorder.server.schemas.service import SchemaService
+from inorder.server.security import peers, tls
+from inorder.server.security.guard import Guard
+from inorder.server.security.options import PeerLimits, Security
+from inorder.server.security.tokens import TokenFile
 from inorder.server.snapshots import Snapshots
 from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
@@ -37,7 +42,6 @@ DEFAULT_PROJECT = "inorder"
 STOP_SECONDS = 2.0  # for calls that are being answered
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_RECEIVED_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),  # or a second server on the port would get some of the clients
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # clients that wait for messages ask whether we live
@@ -51,6 +55,7 @@ class Server:
     `project` is the one whose resources have plain names in the broker. `max_outstanding_per_key` is for ordered
     subscriptions that clients create here: how many messages of a key may be out at once, in order and all on one
     stream; 1 is strict. `push_anywhere`: subscriptions may be pushed to any machine by HTTPS, and not only to this one.
+    `security` says who may call, and `limits` how much one may ask for.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class Server:
         max_outstanding_per_key: int = MAX_OUTSTANDING_PER_KEY,
         documents: Documents | None = None,
         push_anywhere: bool = False,
+        security: Security | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
         check_whole("max_outstanding_per_key", max_outstanding_per_key)
         self._broker = broker
@@ -68,10 +75,15 @@ class Server:
         self._window = max_outstanding_per_key
         self._documents = documents or MemoryDocuments()
         self._push_anywhere = push_anywhere
+        self._security = security or Security()
+        self._limits = limits or PeerLimits()
         self._grpc: Any = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Take calls from now on; returns the port, which is any that is free if none is named."""
+        self._security.check_host(host)
+        credentials = tls.server_credentials(self._security)
+        self.guard = self._guard()
         self.names.check(self._broker)
         self._admin = Admin()
         self._desks = Desks(self._broker, self.names)
@@ -121,20 +133,36 @@ class Server:
         }
         streaming = StreamingPull(self._broker, self.names, self._desks)
         handlers[subscriber.SERVICE]["StreamingPull"] = grpc.stream_stream_rpc_method_handler(streaming.__call__)
-        self._grpc = grpc.aio.server(options=_OPTIONS)
+        self._health = Health()
+        handlers[HEALTH] = {**self._health.handlers()}
+        await self._health.serve(handlers)
+        handlers[REFLECTION] = {**reflecting(handlers)}
+        self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
+        gates = Gates(peers.Peers(self._limits), *([self.guard] if self.guard else []))
+        self._grpc = grpc.aio.server(interceptors=[gates], options=[*_OPTIONS, *peers.options(self._limits)])
         self._grpc.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(service, named) for service, named in handlers.items())
         )
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound: int = self._grpc.add_insecure_port(f"{host}:{port}")
+            bound: int = (
+                self._grpc.add_secure_port(address, credentials)
+                if credentials
+                else self._grpc.add_insecure_port(address)
+            )
         except RuntimeError as error:
             self._admin.close()
-            raise Unavailable(f"cannot listen on {host}:{port}: {error}") from None
+            raise Unavailable(f"cannot listen on {address}: {error}") from None
         await self._grpc.start()
+        self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
         self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
         self._pushes.start()
-        self._expiring = asyncio.create_task(self.expiry.run())
+        self._chores.append(asyncio.create_task(self.expiry.run()))
         return bound
+
+    def _guard(self) -> Guard | None:
+        tokens = self._security.tokens
+        return None if tokens is None else Guard(TokenFile(tokens, self.names.project, SYSTEM_CLOCK), self.names)
 
     def _exists(self, book: SchemaBook) -> Any:
         def exists(resource: str) -> bool:
@@ -151,7 +179,9 @@ class Server:
 
     async def stop(self) -> None:
         """End streams and pulls so that their clients try again, answer the other calls, take no more."""
-        self._expiring.cancel()
+        for chore in self._chores:
+            chore.cancel()
+        await self._health.stop()
         await self._pushes.stop()
         self._desks.stop()
         await self._grpc.stop(STOP_SECONDS)
