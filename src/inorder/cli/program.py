@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from inorder.cli import audit, journal, pipeline, serve
+from inorder.cli import audit, journal, pipeline, serve, token
 from inorder.errors import InorderError
 
 FAILED = 2  # as argparse ends when it does not understand
@@ -42,4 +42,5 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_to(nouns)
     pipeline.add_to(nouns)
     serve.add_to(nouns)
+    token.add_to(nouns)
     return parser

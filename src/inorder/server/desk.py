@@ -60,6 +60,7 @@ class Desk:
         self._takers: deque[Taker] = deque()
         self._out: dict[int, tuple[Taker, int]] = {}  # lease → who has it, and its bytes
         self._asked = False
+        self._giving = True
         self._look: asyncio.TimerHandle | None = None
         self._watch = broker.watch(name, self.wake, lambda _: None)
         self._read(self._watch.options)
@@ -116,6 +117,34 @@ class Desk:
         for taker in tuple(self._takers):
             taker.end(error)
 
+    def take_back(self, taker: Taker) -> None:
+        """It cannot answer any more: what it has comes again at once, without blame."""
+        leases = [lease for lease, held in self._out.items() if held[0] is taker]
+        for lease in leases:
+            del self._out[lease]
+        with suppress(InorderError):  # a broker that is closed has forgotten them anyway
+            self._broker.release(self._name, leases, taker.consumer)
+
+    def takers(self) -> Sequence[Taker]:
+        """Those who are here, in the order of their turns."""
+        return tuple(self._takers)
+
+    def give_no_more(self) -> None:
+        """Whoever has something may still answer it."""
+        self._giving = False
+
+    def out(self) -> int:
+        """How many messages are to be answered by those who are here."""
+        self._forget_what_is_over()
+        return len(self._out)
+
+    def stop(self, error: Exception) -> None:
+        """End it for all who are here, and go on with what they have wherever else somebody takes it."""
+        self._giving = False
+        for taker in tuple(self._takers):
+            taker.end(error)
+            self.take_back(taker)
+
     # -- handing out -------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -138,7 +167,7 @@ class Desk:
                 raise subscription_missing(self._resource)
             for taker in [taker for taker in self._takers if taker.pushes != self.pushed]:
                 taker.end(not_pulled())
-            given = self._give_in_turns()
+            given = self._give_in_turns() if self._giving else 0
         except Exception as error:
             self.end(error)
             return

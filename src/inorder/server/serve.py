@@ -15,6 +15,7 @@ from inorder.errors import Unavailable
 from inorder.options import check_whole
 from inorder.server import publisher, subscriber
 from inorder.server.admin import Admin
+from inorder.server.calls import Calls
 from inorder.server.desks import Desks
 from inorder.server.documents import Documents, MemoryDocuments
 from inorder.server.expiry import Expiry
@@ -23,6 +24,7 @@ from inorder.server.health import HEALTH, REFLECTION, Health, reflecting
 from inorder.server.iam import service as iam
 from inorder.server.iam.book import PolicyBook
 from inorder.server.iam.service import PolicyService
+from inorder.server.metrics import Exporter
 from inorder.server.names import Names
 from inorder.server.publisher import Publisher
 from inorder.server.push.pushes import Pushes
@@ -30,6 +32,7 @@ from inorder.server.resources import MAX_OUTSTANDING_PER_KEY, topic_schema, with
 from inorder.server.schemas import service as schemas
 from inorder.server.schemas.book import SchemaBook
 from inorder.server.schemas.service import SchemaService
+from inorder.server.scraping import Scraping
 from inorder.server.security import peers, tls
 from inorder.server.security.guard import Guard
 from inorder.server.security.options import PeerLimits, Security
@@ -40,6 +43,7 @@ from inorder.server.subscriber import Subscriber
 
 DEFAULT_PROJECT = "inorder"
 STOP_SECONDS = 2.0  # for calls that are being answered
+LOOK_SECONDS = 0.5  # between two looks whether the broker still works
 
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -78,6 +82,7 @@ class Server:
         self._security = security or Security()
         self._limits = limits or PeerLimits()
         self._grpc: Any = None
+        self._scraping: Scraping | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Take calls from now on; returns the port, which is any that is free if none is named."""
@@ -138,7 +143,8 @@ class Server:
         await self._health.serve(handlers)
         handlers[REFLECTION] = {**reflecting(handlers)}
         self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
-        gates = Gates(peers.Peers(self._limits), *([self.guard] if self.guard else []))
+        counted = Calls()
+        gates = Gates(counted, peers.Peers(self._limits), *([self.guard] if self.guard else []))
         self._grpc = grpc.aio.server(interceptors=[gates], options=[*_OPTIONS, *peers.options(self._limits)])
         self._grpc.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(service, named) for service, named in handlers.items())
@@ -154,10 +160,24 @@ class Server:
             self._admin.close()
             raise Unavailable(f"cannot listen on {address}: {error}") from None
         await self._grpc.start()
+        self._exporter = Exporter(self._broker, self.names, self._admin, self._desks, counted)
         self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
         self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
         self._pushes.start()
-        self._chores.append(asyncio.create_task(self.expiry.run()))
+        self._chores += [asyncio.create_task(self.expiry.run()), asyncio.create_task(self._look_at_broker())]
+        return bound
+
+    async def _look_at_broker(self) -> None:
+        """A broker that has stopped by itself will not come back: say so to those who ask how things are."""
+        while self._broker.failure is None:  # noqa: ASYNC110  it stops on whatever thread it likes
+            await asyncio.sleep(LOOK_SECONDS)
+        await self._health.stop()
+
+    async def start_metrics(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Tell Prometheus how things are, at a port of their own; returns it. The server has been started."""
+        scraping = Scraping(self._exporter.text)
+        bound = await scraping.start(host, port)
+        self._scraping = scraping
         return bound
 
     def _guard(self) -> Guard | None:
@@ -177,12 +197,18 @@ class Server:
 
         return exists
 
-    async def stop(self) -> None:
-        """End streams and pulls so that their clients try again, answer the other calls, take no more."""
+    async def stop(self, drain_seconds: float = 0) -> None:
+        """Wait so long at most for answers to what is out; end streams and pulls so that their clients try again, and
+        take back what they have; answer the other calls; take no more.
+        """
+        await self._health.stop()
+        self._exporter.serving = False
+        await self._pushes.stop()
+        await self._desks.drain(drain_seconds)
         for chore in self._chores:
             chore.cancel()
-        await self._health.stop()
-        await self._pushes.stop()
         self._desks.stop()
         await self._grpc.stop(STOP_SECONDS)
+        if self._scraping is not None:
+            await self._scraping.stop()
         self._admin.close()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 from google.pubsub_v1.types import pubsub
 
@@ -72,6 +73,10 @@ class StreamingPull:
         try:
             await context.send_initial_metadata(())
             await stream.write(context)
+        except asyncio.CancelledError as error:
+            if error.args:  # the client has not gone: it may not go on, so it cannot answer either
+                desk.take_back(stream)
+            raise
         finally:
             reader.cancel()
             stream.give_back()
@@ -162,12 +167,25 @@ def _confirmation(acked: Outcome, modified: Outcome) -> bytes:
     return raw
 
 
+class FlowControl(NamedTuple):
+    """How much of what it may have a stream has."""
+
+    number: int  # of the stream: none has that of another one
+    messages: int
+    max_messages: int
+    size: int
+    max_bytes: int
+    unsent: int  # of these messages
+
+
 class Stream:
     """What one client has, and what is on its way to it."""
 
     pushes = False
+    _numbers = count(1)
 
     def __init__(self, broker: MessageQueue, name: str, desk: Desk, first: Proto) -> None:
+        self._number = next(self._numbers)
         self._broker = broker
         self._name = name
         self.desk = desk
@@ -197,10 +215,12 @@ class Stream:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while self._said or self._waiting:
+            while self._said or (self._waiting and self._error is None):
                 said, self._said, self._said_bytes = self._said, [], 0
                 self._heard.set()
-                messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                messages: list[Message] = []
+                if self._error is None:  # or nobody would take an answer to them: they are given back
+                    messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 properties = _properties(self.desk)
                 for one in said:
                     await context.write(one + properties)
@@ -264,6 +284,12 @@ class Stream:
     def freed(self, size: int) -> None:
         self._out -= 1
         self._out_bytes -= size
+
+    # -- for whoever looks -------------------------------------------------------------------------
+
+    def flow_control(self) -> FlowControl:
+        unsent = len(self._waiting)
+        return FlowControl(self._number, self._out, self._max_messages, self._out_bytes, self._max_bytes, unsent)
 
 
 def _properties(desk: Desk) -> bytes:

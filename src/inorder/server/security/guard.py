@@ -105,7 +105,7 @@ class Guard:
             except Refusal as refusal:
                 if running.refusal is None:
                     running.refusal = refusal
-                    running.task.cancel()
+                    running.task.cancel(refusal)
 
 
 def _check(token: Token, needs: Sequence[Needed]) -> None:
