@@ -20,7 +20,6 @@ from grpc_reflection.v1alpha import reflection_pb2
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.options import SubscriptionOptions
 from inorder.protocol import inorder_v1_pb2
-from inorder.server.names import Names
 from inorder.server.security.options import Security
 from inorder.server.security.rights import RULES, needed
 from inorder.server.security.tokens import new_token, read
@@ -149,8 +148,6 @@ _NO_CALLS = {
     *("SetIamPolicy", "GetIamPolicy", "TestIamPermissions"),  # of another service
 }
 
-NAMES = Names(PROJECT)
-
 NEEDS: list[tuple[str, Any, list[tuple[str, str]]]] = [
     (f"/{PUBLISHER}/Publish", publish(), [("publish", TOPIC)]),
     (f"/{SUBSCRIBER}/StreamingPull", StreamingPullRequest(subscription=SUBSCRIPTION), [("subscribe", SUBSCRIPTION)]),
@@ -205,7 +202,7 @@ NEEDS: list[tuple[str, Any, list[tuple[str, str]]]] = [
 def test_a_call_needs_a_right_to_each_resource_it_names(call: str, request_: Any, needs: list[tuple[str, str]]) -> None:
     rule = RULES[call]
     assert rule is not None
-    assert [(need.rights[0], need.resource) for need in needed(rule, request_.SerializeToString(), NAMES)] == needs
+    assert [(need.rights[0], need.resource) for need in needed(rule, request_.SerializeToString())] == needs
 
 
 # -- tokens and rights -------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from inorder.cli.logs import LogFormat, LogLevel
 from inorder.commits import Sync
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.opener import JournalKind
+from inorder.options import check_number
 
 if TYPE_CHECKING:
     from inorder.server import Server
@@ -88,6 +89,7 @@ def _serve(given: argparse.Namespace) -> int:
         port = getattr(settings, name)
         if port is not None and not 0 <= port <= 65_535:
             raise InvalidArgument(f"--{name.replace('_', '-')}: 0 to 65535, not {port}")
+    check_number("--drain-seconds", settings.drain_seconds, at_least=0, up_to=86_400)
     logs.configure(settings.log_format, settings.log_level)
     try:
         from inorder.server import Server
@@ -167,11 +169,13 @@ async def _run(server: Server, settings: argparse.Namespace, folder: Path | None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
     port = await server.start(settings.host, settings.port)
+    metrics_port = None
     if settings.metrics_port is not None:
         metrics_port = await server.start_metrics(settings.metrics_host, settings.metrics_port)
-        print(f"inorder tells metrics: http://{settings.metrics_host}:{metrics_port}/metrics", flush=True)
     kept = "in memory" if folder is None else f"from {folder}"
     print(f"inorder serves {kept}: PUBSUB_EMULATOR_HOST={settings.host}:{port}", flush=True)
+    if metrics_port is not None:
+        print(f"inorder tells metrics: http://{settings.metrics_host}:{metrics_port}/metrics", flush=True)
     _log.info("serves %s at %s:%d", kept, settings.host, port)
     await stop.wait()
     await server.stop(settings.drain_seconds)

@@ -31,7 +31,8 @@ class Calls:
 
         async def run(request: Any, context: Context) -> Any:
             began = perf_counter()
-            self.streams[name] += streams
+            if streams:
+                self.streams[name] += 1
             code = "OK"
             try:
                 return await call(request, context)

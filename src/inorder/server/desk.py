@@ -32,6 +32,7 @@ class Taker(Protocol):
 
     consumer: Source  # as whom it takes
     pushes: bool  # whether it sends to the subscription's endpoint, and not to a client that asked
+    once: bool  # whether it is done as soon as it has something
 
     def room(self) -> tuple[int, int]:
         """How many messages it can take now, and how many bytes."""
@@ -129,9 +130,12 @@ class Desk:
         """Those who are here, in the order of their turns."""
         return tuple(self._takers)
 
-    def give_no_more(self) -> None:
-        """Whoever has something may still answer it."""
+    def give_no_more(self, error: Exception) -> None:
+        """Whoever has something may still answer it; pulls that wait are over."""
         self._giving = False
+        for taker in self.takers():
+            if taker.once:
+                taker.end(error)
 
     def out(self) -> int:
         """How many messages are to be answered by those who are here."""
@@ -141,7 +145,7 @@ class Desk:
     def stop(self, error: Exception) -> None:
         """End it for all who are here, and go on with what they have wherever else somebody takes it."""
         self._giving = False
-        for taker in tuple(self._takers):
+        for taker in self.takers():
             taker.end(error)
             self.take_back(taker)
 

@@ -80,7 +80,7 @@ class Desks:
         self._stopping = True
         desks = tuple(self._open.values())
         for desk in desks:
-            desk.give_no_more()
+            desk.give_no_more(shutting_down())
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end and any(desk.out() for desk in desks):  # noqa: ASYNC110  leases end by time, too

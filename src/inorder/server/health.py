@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from inorder.server.status import Context, abort, shutting_down
 
 HEALTH: str = health.SERVICE_NAME
 REFLECTION: str = reflection.SERVICE_NAME
@@ -18,14 +21,30 @@ class Health:
 
     def __init__(self) -> None:
         self._servicer = health.aio.HealthServicer()
+        self._watching: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def handlers(self) -> Mapping[str, Any]:
         """The calls, for gRPC."""
         read, write = health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
         return {
             "Check": grpc.unary_unary_rpc_method_handler(self._servicer.Check, read, write),
-            "Watch": grpc.unary_stream_rpc_method_handler(self._servicer.Watch, read, write),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, read, write),
         }
+
+    async def _watch(self, request: Any, context: Context) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._watching.add(task)
+        try:
+            await self._servicer.Watch(request, context)
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            task.uncancel()
+            await abort(context, shutting_down())
+        finally:
+            self._watching.discard(task)
 
     async def serve(self, services: Iterable[str]) -> None:
         for service in services:
@@ -34,6 +53,12 @@ class Health:
     async def stop(self) -> None:
         """It still answers, but whoever has a choice should go elsewhere."""
         await self._servicer.enter_graceful_shutdown()
+
+    def close(self) -> None:
+        """Nobody watches any more, or it would be waited for who does."""
+        self._closed = True
+        for task in self._watching:
+            task.cancel()
 
 
 def reflecting(services: Iterable[str]) -> Mapping[str, Any]:

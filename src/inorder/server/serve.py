@@ -18,6 +18,7 @@ from inorder.server.admin import Admin
 from inorder.server.calls import Calls
 from inorder.server.desks import Desks
 from inorder.server.documents import Documents, MemoryDocuments
+from inorder.server.door import Door
 from inorder.server.expiry import Expiry
 from inorder.server.gates import Gates
 from inorder.server.health import HEALTH, REFLECTION, Health, reflecting
@@ -42,7 +43,7 @@ from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
 
 DEFAULT_PROJECT = "inorder"
-STOP_SECONDS = 2.0  # for calls that are being answered
+STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
 LOOK_SECONDS = 0.5  # between two looks whether the broker still works
 
 _OPTIONS = (
@@ -144,7 +145,8 @@ class Server:
         handlers[REFLECTION] = {**reflecting(handlers)}
         self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
         counted = Calls()
-        gates = Gates(counted, peers.Peers(self._limits), *([self.guard] if self.guard else []))
+        self._door = Door()
+        gates = Gates(counted, self._door, peers.Peers(self._limits), *([self.guard] if self.guard else []))
         self._grpc = grpc.aio.server(interceptors=[gates], options=[*_OPTIONS, *peers.options(self._limits)])
         self._grpc.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(service, named) for service, named in handlers.items())
@@ -182,7 +184,7 @@ class Server:
 
     def _guard(self) -> Guard | None:
         tokens = self._security.tokens
-        return None if tokens is None else Guard(TokenFile(tokens, self.names.project, SYSTEM_CLOCK), self.names)
+        return None if tokens is None else Guard(TokenFile(tokens, self.names.project, SYSTEM_CLOCK))
 
     def _exists(self, book: SchemaBook) -> Any:
         def exists(resource: str) -> bool:
@@ -205,9 +207,12 @@ class Server:
         self._exporter.serving = False
         await self._pushes.stop()
         await self._desks.drain(drain_seconds)
+        await self._door.close(STOP_SECONDS)
         for chore in self._chores:
             chore.cancel()
+        # In one step: a client that finds its stream ended, and opens another, must not find this server.
         self._desks.stop()
+        self._health.close()
         await self._grpc.stop(STOP_SECONDS)
         if self._scraping is not None:
             await self._scraping.stop()

@@ -182,6 +182,7 @@ class Stream:
     """What one client has, and what is on its way to it."""
 
     pushes = False
+    once = False
     _numbers = count(1)
 
     def __init__(self, broker: MessageQueue, name: str, desk: Desk, first: Proto) -> None:

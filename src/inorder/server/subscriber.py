@@ -264,6 +264,7 @@ class OnePull:
     """A pull that waits for its messages."""
 
     pushes = False
+    once = True
 
     def __init__(self, desk: Desk, max_messages: int, give_back: Callable[[Sequence[Message]], None]) -> None:
         self.consumer = desk.consumer()

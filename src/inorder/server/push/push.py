@@ -38,6 +38,7 @@ class Push:
     """Takes from the desk as long as the subscription has an endpoint. Lives on one loop."""
 
     pushes = True
+    once = False
 
     def __init__(
         self, broker: MessageQueue, name: str, resource: str, desk: Desk, http: HttpClient, ended: Callable[[], None]

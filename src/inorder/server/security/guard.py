@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 
 from inorder.server.gates import Method, Served
-from inorder.server.names import Names
 from inorder.server.security.rights import OPEN, RULES, Needed, needed
 from inorder.server.security.tokens import MAX_TOKEN_LENGTH, Token, TokenFile
 from inorder.server.status import Context, Refusal, abort, caller, invalid
@@ -35,9 +34,8 @@ class Running:
 class Guard:
     """A gate. Calls of tokens that are no longer good end within a moment."""
 
-    def __init__(self, tokens: TokenFile, names: Names, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, tokens: TokenFile, look_seconds: float = LOOK_SECONDS) -> None:
         self._tokens = tokens
-        self._names = names
         self._look_seconds = look_seconds
         self._running: set[Running] = set()
 
@@ -54,10 +52,10 @@ class Guard:
                     raise Refusal(grpc.StatusCode.PERMISSION_DENIED, f"Nobody has the right to call {method.name}.")
                 if method.requests and rule:
                     first = await _first(request)
-                    needs = needed(rule, first, self._names)
+                    needs = needed(rule, first)
                     request = _all(first, request)
                 else:
-                    needs = needed(rule, request, self._names) if rule else []
+                    needs = needed(rule, request) if rule else []
                 _check(token, needs)
                 task = asyncio.current_task()
                 assert task is not None

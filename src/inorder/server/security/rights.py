@@ -16,11 +16,10 @@ from google.iam.v1 import iam_policy_pb2
 from google.pubsub_v1.types import pubsub, schema
 
 from inorder.protocol import inorder_v1_pb2 as extensions
-from inorder.server.names import Names
 from inorder.server.security.tokens import RIGHTS, Right, Token
 from inorder.server.status import invalid, parsed
 
-Find: TypeAlias = Callable[[bytes, Names], Iterable[str]]
+Find: TypeAlias = Callable[[bytes], Iterable[str]]
 
 
 class Claim(NamedTuple):
@@ -55,17 +54,17 @@ LOOK: tuple[Right, ...] = RIGHTS
 _FIRST = pubsub.GetTopicRequest.pb()
 
 
-def needed(rule: tuple[Claim, ...], raw: bytes, names: Names) -> list[Needed]:
+def needed(rule: tuple[Claim, ...], raw: bytes) -> list[Needed]:
     """What the sender of this request must be allowed to do."""
-    return [Needed(claim.rights, resource) for claim in rule for resource in claim.find(raw, names)]
+    return [Needed(claim.rights, resource) for claim in rule for resource in claim.find(raw)]
 
 
 def _first(rights: tuple[Right, ...], field: str) -> Claim:
-    return Claim(rights, field, lambda raw, _: [parsed(_FIRST, raw).topic])
+    return Claim(rights, field, lambda raw: [parsed(_FIRST, raw).topic])
 
 
 def _field(rights: tuple[Right, ...], kind: Any, path: str) -> Claim:
-    def find(raw: bytes, _: Names) -> Iterator[str]:
+    def find(raw: bytes) -> Iterator[str]:
         yield _at(parsed(kind, raw), path)
 
     return Claim(rights, path, find)
@@ -74,7 +73,7 @@ def _field(rights: tuple[Right, ...], kind: Any, path: str) -> Claim:
 def _if_set(rights: tuple[Right, ...], kind: Any, path: str) -> Claim:
     """For a field that may be empty, and then claims nothing."""
 
-    def find(raw: bytes, _: Names) -> Iterator[str]:
+    def find(raw: bytes) -> Iterator[str]:
         if value := _at(parsed(kind, raw), path):
             yield value
 
@@ -89,41 +88,46 @@ def _at(request: Any, path: str) -> str:
 def _schema(rights: tuple[Right, ...], kind: Any) -> Claim:
     """A schema, whose name may also say which revision. A call that needs the name refuses one that is empty."""
 
-    def find(raw: bytes, _: Names) -> Iterator[str]:
+    def find(raw: bytes) -> Iterator[str]:
         if name := parsed(kind, raw).name.partition("@")[0]:
             yield name
 
     return Claim(rights, "name", find)
 
 
-def _new_schema(raw: bytes, _: Names) -> Iterator[str]:
+def _new_schema(raw: bytes) -> Iterator[str]:
     request = parsed(schema.CreateSchemaRequest.pb(), raw)
     yield f"{request.parent}/schemas/{request.schema_id}"
 
 
-def _new_snapshot(raw: bytes, _: Names) -> Iterator[str]:
+def _new_snapshot(raw: bytes) -> Iterator[str]:
     request = parsed(pubsub.CreateSnapshotRequest.pb(), raw)
     # One that the server names is of the project of its subscription.
-    yield request.name or f"{'/'.join(request.subscription.split('/')[:2])}/snapshots/*"
+    yield request.name or f"{_project(request.subscription)}/snapshots/*"
 
 
 def _dead_letter_topic(kind: Any, path: str) -> Claim:
-    """In options that are JSON, in the words of Python."""
+    """In options that are JSON, in the words of Python. A plain name is in the project of the subscription."""
 
-    def find(raw: bytes, names: Names) -> Iterator[str]:
+    def find(raw: bytes) -> Iterator[str]:
+        request = parsed(kind, raw)
         try:
-            options = json.loads(_at(parsed(kind, raw), path) or "{}")
+            options = json.loads(_at(request, path) or "{}")
             policy = options.get("dead_letter_policy") or {}
             topic = policy.get("dead_letter_topic")
         except (ValueError, AttributeError, RecursionError):
             raise invalid(f"{path}: expected an object in JSON.") from None
         if topic:
-            yield names.topic_resource(str(topic))
+            yield str(topic) if "/" in str(topic) else f"{_project(request.subscription)}/topics/{topic}"
 
     return Claim(PUBLISH, f"{path}.dead_letter_policy.dead_letter_topic", find)
 
 
-def _listed_subscriptions(raw: bytes, _: Names) -> Iterator[str]:
+def _project(resource: str) -> str:
+    return "/".join(resource.split("/")[:2])
+
+
+def _listed_subscriptions(raw: bytes) -> Iterator[str]:
     request = parsed(extensions.ListSubscriptionsRequest, raw)
     if not request.topic:
         yield request.project
