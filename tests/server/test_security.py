@@ -1,5 +1,6 @@
 """Who may call, and what: TLS, tokens, rights, and tokens that are taken away."""
 
+import hmac
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -224,6 +225,21 @@ def test_a_call_without_a_token_or_with_a_wrong_one_is_unauthenticated(server: R
     assert server.broker.metrics("worker").backlog_messages == 0
     assert ask(channel, secret, PUBLISHER, "Publish", publish())
     call(publish().SerializeToString(), metadata=[("authorization", f"bearer {secret}")], timeout=30)
+
+
+def test_a_wrong_token_is_compared_like_a_right_one(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, int]] = []
+    constant_time = hmac.compare_digest
+
+    def compare(one: str, other: str) -> bool:
+        compared.append((len(one), len(other)))
+        return constant_time(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    found = read(tokens.path, PROJECT)
+    for presented in (tokens.secrets["root"], "root.wrong", "nobody.wrong", ""):
+        found.find(presented, 0)
+    assert compared == [(64, 64)] * 4
 
 
 def test_a_token_does_what_it_has_the_right_to_and_nothing_else(server: Running, tokens: Tokens) -> None:

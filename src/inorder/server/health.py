@@ -14,51 +14,65 @@ from inorder.server.status import Context, abort, shutting_down
 
 HEALTH: str = health.SERVICE_NAME
 REFLECTION: str = reflection.SERVICE_NAME
+_Response = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Whether the server serves: as a whole, and each service by its name."""
+    """Whether the server serves: as a whole, by the name "", and each service by its own."""
 
     def __init__(self) -> None:
-        self._servicer = health.aio.HealthServicer()
-        self._watching: set[asyncio.Task[None]] = set()
+        self._services = {""}
+        self._serving = True
         self._closed = False
+        self._changed = asyncio.Event()
 
     def handlers(self) -> Mapping[str, Any]:
         """The calls, for gRPC."""
-        read, write = health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
+        read, write = health_pb2.HealthCheckRequest.FromString, _Response.SerializeToString
         return {
-            "Check": grpc.unary_unary_rpc_method_handler(self._servicer.Check, read, write),
+            "Check": grpc.unary_unary_rpc_method_handler(self._check, read, write),
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch, read, write),
         }
 
-    async def _watch(self, request: Any, context: Context) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._watching.add(task)
-        try:
-            await self._servicer.Watch(request, context)
-        except asyncio.CancelledError:
-            if not self._closed:
-                raise
-            task.uncancel()
-            await abort(context, shutting_down())
-        finally:
-            self._watching.discard(task)
+    def serve(self, services: Iterable[str]) -> None:
+        self._services.update(services)
 
-    async def serve(self, services: Iterable[str]) -> None:
-        for service in services:
-            await self._servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
-
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """It still answers, but whoever has a choice should go elsewhere."""
-        await self._servicer.enter_graceful_shutdown()
+        self._serving = False
+        self._tell()
 
     def close(self) -> None:
-        """Nobody watches any more, or it would be waited for who does."""
+        """Nobody watches any more once all were told, or the end would wait for who does."""
         self._closed = True
-        for task in self._watching:
-            task.cancel()
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _status(self, service: str) -> int:
+        if service not in self._services:
+            return _Response.SERVICE_UNKNOWN  # type: ignore[no-any-return]
+        return _Response.SERVING if self._serving else _Response.NOT_SERVING  # type: ignore[no-any-return]
+
+    async def _check(self, request: Any, context: Context) -> Any:
+        status = self._status(request.service)
+        if status == _Response.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {request.service[:100]!r}.")
+        return _Response(status=status)
+
+    async def _watch(self, request: Any, context: Context) -> None:
+        told: int | None = None
+        while True:
+            changed = self._changed
+            if (status := self._status(request.service)) != told:
+                await context.write(_Response(status=status))
+                told = status
+            elif self._closed:
+                await abort(context, shutting_down())
+            else:
+                await changed.wait()
 
 
 def reflecting(services: Iterable[str]) -> Mapping[str, Any]:

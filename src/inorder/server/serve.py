@@ -141,7 +141,7 @@ class Server:
         handlers[subscriber.SERVICE]["StreamingPull"] = grpc.stream_stream_rpc_method_handler(streaming.__call__)
         self._health = Health()
         handlers[HEALTH] = {**self._health.handlers()}
-        await self._health.serve(handlers)
+        self._health.serve(handlers)
         handlers[REFLECTION] = {**reflecting(handlers)}
         self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
         counted = Calls()
@@ -173,7 +173,7 @@ class Server:
         """A broker that has stopped by itself will not come back: say so to those who ask how things are."""
         while self._broker.failure is None:  # noqa: ASYNC110  it stops on whatever thread it likes
             await asyncio.sleep(LOOK_SECONDS)
-        await self._health.stop()
+        self._health.stop()
 
     async def start_metrics(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Tell Prometheus how things are, at a port of their own; returns it. The server has been started."""
@@ -203,7 +203,7 @@ class Server:
         """Wait so long at most for answers to what is out; end streams and pulls so that their clients try again, and
         take back what they have; answer the other calls; take no more.
         """
-        await self._health.stop()
+        self._health.stop()
         self._exporter.serving = False
         await self._pushes.stop()
         await self._desks.drain(drain_seconds)
