@@ -48,7 +48,7 @@ from inorder.metadata import (
     TopicMetadata,
     Unacked,
 )
-from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
+from inorder.options import LAST_PART, SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
 from inorder.turns import SYNC_SECONDS, Turns, Wake
 
@@ -78,6 +78,7 @@ class MessageQueue(Turns):
         sync: Sync = "commit",
         sync_seconds: float = SYNC_SECONDS,
     ) -> None:
+        self.folder: Path | None = None  # where `open` has opened it
         self._sources: dict[str, _Source] = {}  # by the prefix of their ack ids
         self._ingest: Ingest | None = None  # if there is a folder where others leave something to publish
         super().__init__(clock, journal, sync=sync, sync_seconds=sync_seconds)
@@ -102,6 +103,7 @@ class MessageQueue(Turns):
             raise InvalidArgument(f"sync: one of {', '.join(map(repr, get_args(Sync)))}, not {sync!r}")
         check_number("sync_seconds", sync_seconds, above=0, up_to=3600)
         broker = cls(clock, open_journal(folder, journal), sync=sync, sync_seconds=sync_seconds)
+        broker.folder = Path(folder)
         broker._ingest = Ingest(Incoming(folder), broker)
         return broker
 
@@ -242,6 +244,11 @@ class MessageQueue(Turns):
         A writer counts its epochs, and the parts of each: what is not later than the last it wrote was written before.
         """
         return self._turn(lambda state, now_us: state.write(topic, batch, writer, epoch, part, now_us))
+
+    def has_written(self, topic: str, writer: str, epoch: int) -> bool:
+        """Whether an epoch of a writer is published to its end."""
+        with self._lock:
+            return self._state.topic(topic).writers.get(writer, (-1, 0)) >= (epoch, LAST_PART)
 
     # -- messages out ------------------------------------------------------------------------------
 
@@ -472,7 +479,7 @@ class MessageQueue(Turns):
                 raise InvalidArgument("seek: give one of a position, a time and a snapshot")
             self._turn(lambda state, now_us: state.seek_snapshot(subscription, snapshot, now_us), subscription)
             return
-        time_us = None if time is None else _microseconds(time)
+        time_us = None if time is None else microseconds(time)
         self._turn(
             lambda state, now_us: state.seek(subscription, now_us, position=position, time_us=time_us), subscription
         )
@@ -507,7 +514,7 @@ class MessageQueue(Turns):
         self, name: str, *, annotations: str | None = None, expires: datetime | float | None = None
     ) -> None:
         """Change how long it lives, up to seven days from when it was made, or its annotations."""
-        expires_us = None if expires is None else _microseconds(expires)
+        expires_us = None if expires is None else microseconds(expires)
 
         def update(state: State, now_us: int) -> Decision[None]:
             found = state.snapshot(name, now_us)
@@ -587,7 +594,8 @@ def _text(ack_id: AckId) -> str:
     return ack_id.ack_id if isinstance(ack_id, Message) else str(ack_id)
 
 
-def _microseconds(time: datetime | float) -> int:
+def microseconds(time: datetime | float) -> int:
+    """A time as users give it, since 1970."""
     if isinstance(time, datetime):
         if time.utcoffset() is None:
             raise InvalidArgument(f"time: a datetime with a time zone, not {time!r}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat, starmap
 from operator import itemgetter
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS, Timer
 from inorder.core.lanes import FreeLanes, Lanes, SparseLanes
@@ -60,6 +60,7 @@ class Intake:
         report: Callable[[str], None],
         take_at_once: int = TAKE_AT_ONCE,
         one_per_key: bool = True,
+        eager: bool = True,
     ) -> None:
         self._clock = transport.clock
         self._subscription = subscription
@@ -82,13 +83,15 @@ class Intake:
         self._flush_asked = False
         self._collecting = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
+        self._unsettled: set[Pending[list[int]]] = set()  # answers that the broker has not confirmed
         self._flush_later: Callable[[], None] | None = None
         self._timer: Timer | None = None
         self._timer_us = 0
         self.stopped = False
+        self._gone_back: Pending[None] = Pending()  # what waited here when it was stopped
         self._lost: InorderError | None = None  # why the broker does not know us any more
         self._set_options(SubscriptionOptions())
-        self._deliveries = transport.deliveries(subscription, wake, report)
+        self._deliveries = transport.deliveries(subscription, wake, report, eager)
         self._terms = self._deliveries.terms
         self.id_prefix = self._deliveries.id_prefix
         self.ack_id_prefix = self._deliveries.ack_id_prefix
@@ -143,7 +146,7 @@ class Intake:
         be no doubt. If it cannot be asked, the answer is no.
         """
         try:
-            return not self._extend([message._lease for message in messages], self._deadline_seconds)
+            return not self._extend([message._lease for message in messages], self._deadline_seconds).result()
         except InorderError as error:
             _log.warning("leases could not be extended: %s", error)
             return False
@@ -170,21 +173,26 @@ class Intake:
                     return not self.stopped
                 if self._lost is not None:
                     raise self._lost
-                count = min(self._flow.max_messages - len(self._held), self._take_at_once)
+                room = self._flow.max_messages - len(self._held)
                 free = self._flow.max_bytes - self._held_bytes
-                if self.stopped or count <= 0 or free <= 0:
+                if self.stopped or room <= 0 or free <= 0:
                     return False
                 alone = not self._held
-            messages = self._deliveries.take(count, free, alone, self)
+            messages, options = self._deliveries.take(min(room, self._take_at_once), free, alone, self, room)
             if self._terms.options is not self._options:
                 self._follow()
-                messages = self._still_leased(messages)
             with self._lock:
+                if options is not self._options and not _same_rules(options, self._options):
+                    messages = []  # taken back when the rules changed
                 if not self.stopped:
                     self._hold(messages)
-                    return bool(messages)
-        self._release([message._lease for message in messages])
-        return False
+                    if options is self._options or not messages:
+                        return bool(messages)
+        if self.stopped:
+            self._release([message._lease for message in messages])
+            return False
+        self._keep_leases([message._lease for message in messages])  # they came with another deadline
+        return True
 
     def _hold(self, messages: list[Message]) -> None:
         if not messages:
@@ -229,15 +237,14 @@ class Intake:
         self._flush_soon()
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
-        try:
-            if self._extend([lease], seconds):
+        def extended(over: list[int]) -> None:
+            if over:
                 raise InvalidAckId(f"{self.ack_id_prefix}{lease}")
-        except InorderError as error:
-            return Pending.failed(error)
-        with self._lock:
-            if lease in self._held and lease in self._left:
-                self._look_after(lease)
-        return Pending.of(None)
+            with self._lock:
+                if lease in self._held and lease in self._left:
+                    self._look_after(lease)
+
+        return self._extend([lease], seconds).map(extended)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -304,11 +311,13 @@ class Intake:
         if settled.done():
             self._sent(acks, nacks, settled)
         else:
+            self._unsettled.add(settled)
             settled.add_done_callback(lambda done: self._sent(acks, nacks, done))
 
     def _sent(
         self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]], settled: Pending[list[int]]
     ) -> None:
+        self._unsettled.discard(settled)
         failed = settled.exception()
         over = settled.result() if failed is None else ()
         if over:
@@ -331,14 +340,16 @@ class Intake:
         with self._lock:
             keys = {self._nacking[lease] for lease in leases if lease in self._nacking}
             behind = [held[LEASE] for key in keys for held in self._lanes.waiting(key)]
-        if behind:
-            self._keep_leases(behind)
-        with self._lock:
-            for lease in leases:
-                self._nacking.pop(lease, None)
-                if held := self._left.pop(lease, None):
-                    self._pass_on(held)
-        self._wake()
+
+        def go_on(_: object) -> None:
+            with self._lock:
+                for lease in leases:
+                    self._nacking.pop(lease, None)
+                    if held := self._left.pop(lease, None):
+                        self._pass_on(held)
+            self._wake()
+
+        self._keep_leases(behind).add_done_callback(go_on)
 
     # -- options -----------------------------------------------------------------------------------
 
@@ -384,11 +395,6 @@ class Intake:
         if key and key not in self._out_before.values():
             self._lanes.release(key)
 
-    def _still_leased(self, messages: list[Message]) -> list[Message]:
-        """Those that came by the rules in force now; others were taken back when the rules changed."""
-        over = self._deliveries.extend([message._lease for message in messages], self._deadline_seconds)
-        return [message for message in messages if message._lease not in over]
-
     def _lose(self, error: InorderError) -> None:
         """The broker does not know us any more, and that is why."""
         self._lost = error
@@ -425,11 +431,16 @@ class Intake:
         self._keep_leases()
         with self._lock:
             now_us = self._clock.now_us()
-            self._let_go([lease for lease in self._left if lease in self._held and self._over_us(lease) <= now_us])
+            over = [lease for lease in self._left if lease in self._held and self._over_us(lease) <= now_us]
+            self._nacking |= {lease: self._held[lease][KEY] for lease in over}
+            self._let_go(over)
             self._set_timer()
+        if over:
+            # By the broker's clock too, or from now on. Their keys go on when it has taken back what was out behind.
+            self._deliveries.extend(over, 0).add_done_callback(lambda _: self._after_nacks(over))
         self._wake()
 
-    def _keep_leases(self, leases: Iterable[int] | None = None) -> None:
+    def _keep_leases(self, leases: Iterable[int] | None = None) -> Pending[object]:
         """Extend all that is being handled or waits here, or only these; let go of what is over already."""
         with self._lock:
             until_us = self._clock.now_us() + self._deadline_us
@@ -439,24 +450,34 @@ class Intake:
                 lease for lease in candidates if lease not in self._left and self._leased_until_us(lease) <= until_us
             ]
         if not keep:
-            return
-        try:
-            self._extend(keep, self._deadline_seconds)
-        except (NotFound, Closed) as error:
+            return Pending.of(None)
+        kept = self._extend(keep, self._deadline_seconds)
+        kept.add_done_callback(self._kept)
+        return kept  # type: ignore[return-value]  # of whatever it may be: it is only waited for
+
+    def _kept(self, kept: Pending[list[int]]) -> None:
+        error = kept.exception()
+        if isinstance(error, NotFound | Closed):
             with self._lock:
                 self._lose(error)
-        except InorderError as error:
+        elif error is not None:
             _log.warning("leases could not be extended: %s", error)
 
-    def _extend(self, leases: Sequence[int], seconds: float) -> list[int]:
+    def _extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         """Keep leases for so long from now; those that were over are let go of and returned."""
-        over = self._deliveries.extend(leases, seconds)
-        until_us = self._clock.now_us() + round(seconds * MICROSECONDS)
-        with self._lock:
-            self._let_go(over)
-            ours = self._held
-            self._until_us.update({lease: until_us for lease in leases if lease in ours})
-        return over
+        asked_us = self._clock.now_us()
+
+        def extended(over: list[int]) -> list[int]:
+            until_us = asked_us + round(seconds * MICROSECONDS)
+            with self._lock:
+                passed_on = self._let_go(over)
+                ours = self._held
+                self._until_us.update({lease: until_us for lease in leases if lease in ours})
+            if passed_on:
+                self._wake()
+            return over
+
+        return self._deliveries.extend(leases, seconds).map(extended)
 
     def _let_go(self, leases: Iterable[int]) -> bool:
         """Messages are answered, or their leases are over; whether that makes a key go on."""
@@ -477,16 +498,18 @@ class Intake:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def stop(self) -> None:
+    def stop(self) -> Pending[None]:
         """Give out nothing more, and return what nobody has begun. Running handlers may still answer."""
         with self._lock:
             if self.stopped:
-                return
+                return self._gone_back
             self.stopped = True
             waiting = [held[LEASE] for held in self._lanes.records()]
             self._let_go(waiting)
-        self._deliveries.close()
+        closed = self._deliveries.close()
         self._release(waiting)
+        closed.add_done_callback(lambda _: self._gone_back.set_result(None))
+        return self._gone_back
 
     def give_back(self, messages: Iterable[Message]) -> None:
         """Return messages that were given out, but that nobody has begun."""
@@ -500,21 +523,35 @@ class Intake:
         with self._lock:
             self._let_go([message._lease])
 
-    def close(self) -> None:
-        """After `stop`, when no handler runs any more: return what was handled but not answered."""
+    def close(self) -> Pending[None]:
+        """After `stop`, when no handler runs any more: return what was handled but not answered.
+
+        Done when the broker has all that goes back, and all answers.
+        """
         self._flush_later = None  # first: what is not flushed now, its sender will flush
         self.flush()
         with self._lock:
             rest = list(self._held)
             self._let_go(rest)
             self._set_timer()
-        self._release(rest)
+        left: list[Pending[Any]] = [self._gone_back, self._release(rest), *tuple(self._unsettled)]
+        closed: Pending[None] = Pending()
+        Pending.all(left).add_done_callback(lambda _: closed.set_result(None))
+        return closed
 
-    def _release(self, leases: Sequence[int]) -> None:
-        try:
-            self._deliveries.release(leases, self)
-        except InorderError as error:  # then they come back when their leases run out, if there is a broker at all
-            _log.debug("messages could not be returned: %s", error)
+    def _release(self, leases: Sequence[int]) -> Pending[None]:
+        released = self._deliveries.release(leases, self)
+        released.add_done_callback(_log_what_stays)
+        return released
+
+
+def _log_what_stays(released: Pending[None]) -> None:
+    if (error := released.exception()) is not None:  # they come back when their leases run out, if there is a broker
+        _log.debug("messages could not be returned: %s", error)
+
+
+def _same_rules(options: SubscriptionOptions | None, others: SubscriptionOptions | None) -> bool:
+    return options is not None and others is not None and _window(options) == _window(others)
 
 
 def _window(options: SubscriptionOptions) -> int:

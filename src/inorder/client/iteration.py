@@ -35,7 +35,7 @@ class Iteration(ABC):
         self._ended = False
         self.closed: Pending[None] = Pending.of(None)  # a loop may take its time; nobody waits for it
         # No more than what the loop works on: others share the rest, and nothing has to go back.
-        self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key)
+        self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key, eager=False)
 
     @abstractmethod
     def _wake(self) -> None:

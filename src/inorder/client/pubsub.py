@@ -24,6 +24,9 @@ class PubSub:
     - `"memory:"`: an in-memory broker of its own, gone when it is closed;
     - `"file:./data"` or a `pathlib.Path`: a broker whose memory is that folder, which one process owns at
       a time; `"file:./data?journal=sqlite&sync=interval"` chooses how it is kept;
+    - `"grpc://host:port"`: a server in another process, on this machine or another, which keeps the same promises;
+      `"grpc://host:port?project=shop&timeout=60"` chooses the project of its names, and for how many seconds a call
+      is tried while the server cannot be reached;
     - a `MessageQueue`: that one, for instance with a manual clock.
 
     Use it with `with` or `async with`, or call `close`.
@@ -91,7 +94,21 @@ def _transport(target: MessageQueue | str | Path | None) -> Transport:
         return EmbeddedTransport(MessageQueue.open(target), owned=True)
     if str(target).startswith("file:"):
         return EmbeddedTransport(_open(str(target)), owned=True)
-    raise InvalidArgument(f'target: None, "memory:", "file:FOLDER", a path or a MessageQueue, not {target!r}')
+    if str(target).startswith("grpc:"):
+        return _connect(str(target))
+    raise InvalidArgument(
+        f'target: None, "memory:", "file:FOLDER", "grpc://HOST:PORT", a path or a MessageQueue, not {target!r}'
+    )
+
+
+def _connect(target: str) -> Transport:
+    # Imported by whoever needs it: gRPC costs a tenth of a second, and is an extra.
+    try:
+        from inorder.transport.grpc.target import target_of
+        from inorder.transport.grpc.transport import GrpcTransport
+    except ModuleNotFoundError as error:
+        raise FailedPrecondition(f"target {target!r} needs `pip install 'inorder[server]'`: {error}") from None
+    return GrpcTransport(target_of(target))
 
 
 def _open(target: str) -> MessageQueue:

@@ -108,8 +108,12 @@ class Stream(ABC):
     def _leave(self) -> list[Awaitable[object]]:
         """No handler runs any more: return what is left, and tell the end."""
         self._intake.stop()
-        self._intake.close()
+        self._gone_back = self._intake.close()
         return self._listeners.tell("close")
+
+    def _close(self) -> None:
+        """The end was told: it is over when the broker has what goes back."""
+        self._gone_back.add_done_callback(lambda _: self.closed.set_result(None))
 
 
 class ThreadStream(Stream):
@@ -146,7 +150,7 @@ class ThreadStream(Stream):
 
     def ended(self) -> None:
         finish_here(self._leave())
-        self.closed.set_result(None)
+        self._close()
 
     def _report(self, problem: str) -> None:
         self._problems.append(problem)
@@ -191,12 +195,12 @@ class TaskStream(Stream):
         listeners = self._leave()
         if listeners:
             return self._finish(listeners)
-        self.closed.set_result(None)
+        self._close()
         return None
 
     async def _finish(self, listeners: Sequence[Awaitable[object]]) -> None:
         await finish(listeners)
-        self.closed.set_result(None)
+        self._close()
 
     def _report(self, problem: str) -> None:
         self._crew.soon(lambda: finish_here(self._listeners.tell_error(FailedPrecondition(problem))))

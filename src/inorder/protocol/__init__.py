@@ -2,3 +2,7 @@
 
 `make protocol` makes it anew; a test compares.
 """
+
+# The metadata by which two calls of google.pubsub.v1 know more.
+PROTOCOL_KEY = "inorder-protocol"
+PRODUCER_KEY = "inorder-producer-bin"

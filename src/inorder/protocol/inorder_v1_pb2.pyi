@@ -48,12 +48,14 @@ class GetTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("project", "page_token")
+    __slots__ = ("project", "page_token", "page_size")
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     project: str
     page_token: str
-    def __init__(self, project: _Optional[str] = ..., page_token: _Optional[str] = ...) -> None: ...
+    page_size: int
+    def __init__(self, project: _Optional[str] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
     __slots__ = ("topics", "next_page_token")
@@ -104,14 +106,16 @@ class GetSubscriptionRequest(_message.Message):
     def __init__(self, subscription: _Optional[str] = ...) -> None: ...
 
 class ListSubscriptionsRequest(_message.Message):
-    __slots__ = ("project", "topic", "page_token")
+    __slots__ = ("project", "topic", "page_token", "page_size")
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     project: str
     topic: str
     page_token: str
-    def __init__(self, project: _Optional[str] = ..., topic: _Optional[str] = ..., page_token: _Optional[str] = ...) -> None: ...
+    page_size: int
+    def __init__(self, project: _Optional[str] = ..., topic: _Optional[str] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
 
 class ListSubscriptionsResponse(_message.Message):
     __slots__ = ("subscriptions", "next_page_token")
@@ -257,55 +261,234 @@ class OpenProducerResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class Attempt(_message.Message):
-    __slots__ = ("producer", "epoch", "number")
+    __slots__ = ("producer", "epoch", "number", "now")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     producer: str
     epoch: int
     number: int
-    def __init__(self, producer: _Optional[str] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    now: bool
+    def __init__(self, producer: _Optional[str] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., now: bool = ...) -> None: ...
+
+class TopicBoundsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class TopicBoundsResponse(_message.Message):
+    __slots__ = ("serial", "begin", "end")
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    serial: int
+    begin: int
+    end: int
+    def __init__(self, serial: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class PositionAtRequest(_message.Message):
+    __slots__ = ("topic", "time_us")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    time_us: int
+    def __init__(self, topic: _Optional[str] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class PositionAfterRequest(_message.Message):
+    __slots__ = ("topic", "first", "bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    first: int
+    bytes: int
+    def __init__(self, topic: _Optional[str] = ..., first: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class PositionResponse(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
+
+class ReadTopicRequest(_message.Message):
+    __slots__ = ("topic", "serial", "first", "end", "first_slot", "end_slot")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SLOT_FIELD_NUMBER: _ClassVar[int]
+    END_SLOT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    serial: int
+    first: int
+    end: int
+    first_slot: int
+    end_slot: int
+    def __init__(self, topic: _Optional[str] = ..., serial: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., first_slot: _Optional[int] = ..., end_slot: _Optional[int] = ...) -> None: ...
+
+class ReadTopicResponse(_message.Message):
+    __slots__ = ("batches", "end")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    batches: bytes
+    end: int
+    def __init__(self, batches: _Optional[bytes] = ..., end: _Optional[int] = ...) -> None: ...
+
+class StagePartRequest(_message.Message):
+    __slots__ = ("topic", "writer", "epoch", "batches")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    writer: str
+    epoch: int
+    batches: bytes
+    def __init__(self, topic: _Optional[str] = ..., writer: _Optional[str] = ..., epoch: _Optional[int] = ..., batches: _Optional[bytes] = ...) -> None: ...
+
+class StagePartResponse(_message.Message):
+    __slots__ = ("part",)
+    PART_FIELD_NUMBER: _ClassVar[int]
+    part: str
+    def __init__(self, part: _Optional[str] = ...) -> None: ...
+
+class CommitEpochRequest(_message.Message):
+    __slots__ = ("topic", "writer", "epoch", "parts")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    writer: str
+    epoch: int
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., writer: _Optional[str] = ..., epoch: _Optional[int] = ..., parts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CommitEpochResponse(_message.Message):
+    __slots__ = ("first",)
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    first: bool
+    def __init__(self, first: bool = ...) -> None: ...
+
+class DiscardPartsRequest(_message.Message):
+    __slots__ = ("topic", "writer", "epoch", "parts")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    writer: str
+    epoch: int
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., writer: _Optional[str] = ..., epoch: _Optional[int] = ..., parts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Demand(_message.Message):
+    __slots__ = ("subscription", "number", "ack_id_prefix", "acks", "nacks", "keeps", "releases", "messages", "bytes", "last")
+    class Keep(_message.Message):
+        __slots__ = ("leases", "seconds")
+        LEASES_FIELD_NUMBER: _ClassVar[int]
+        SECONDS_FIELD_NUMBER: _ClassVar[int]
+        leases: _containers.RepeatedScalarFieldContainer[int]
+        seconds: float
+        def __init__(self, leases: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ACK_ID_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    NACKS_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    number: int
+    ack_id_prefix: str
+    acks: _containers.RepeatedScalarFieldContainer[int]
+    nacks: _containers.RepeatedScalarFieldContainer[int]
+    keeps: _containers.RepeatedCompositeFieldContainer[Demand.Keep]
+    releases: _containers.RepeatedScalarFieldContainer[int]
+    messages: int
+    bytes: int
+    last: bool
+    def __init__(self, subscription: _Optional[str] = ..., number: _Optional[int] = ..., ack_id_prefix: _Optional[str] = ..., acks: _Optional[_Iterable[int]] = ..., nacks: _Optional[_Iterable[int]] = ..., keeps: _Optional[_Iterable[_Union[Demand.Keep, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., last: bool = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("received", "modify_ack_deadline_confirmation", "subscription_properties", "acknowledge_confirmation", "terms", "problems")
-    class Received(_message.Message):
-        __slots__ = ("ack_id", "message", "delivery_attempt", "gap")
-        ACK_ID_FIELD_NUMBER: _ClassVar[int]
-        MESSAGE_FIELD_NUMBER: _ClassVar[int]
-        DELIVERY_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-        GAP_FIELD_NUMBER: _ClassVar[int]
-        ack_id: str
-        message: bytes
-        delivery_attempt: int
-        gap: Gap
-        def __init__(self, ack_id: _Optional[str] = ..., message: _Optional[bytes] = ..., delivery_attempt: _Optional[int] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ...) -> None: ...
-    class Confirmation(_message.Message):
-        __slots__ = ("ack_ids", "invalid_ack_ids")
-        ACK_IDS_FIELD_NUMBER: _ClassVar[int]
-        INVALID_ACK_IDS_FIELD_NUMBER: _ClassVar[int]
-        ack_ids: _containers.RepeatedScalarFieldContainer[str]
-        invalid_ack_ids: _containers.RepeatedScalarFieldContainer[str]
-        def __init__(self, ack_ids: _Optional[_Iterable[str]] = ..., invalid_ack_ids: _Optional[_Iterable[str]] = ...) -> None: ...
-    class Properties(_message.Message):
-        __slots__ = ("exactly_once_delivery_enabled", "message_ordering_enabled")
-        EXACTLY_ONCE_DELIVERY_ENABLED_FIELD_NUMBER: _ClassVar[int]
-        MESSAGE_ORDERING_ENABLED_FIELD_NUMBER: _ClassVar[int]
-        exactly_once_delivery_enabled: bool
-        message_ordering_enabled: bool
-        def __init__(self, exactly_once_delivery_enabled: bool = ..., message_ordering_enabled: bool = ...) -> None: ...
-    RECEIVED_FIELD_NUMBER: _ClassVar[int]
-    MODIFY_ACK_DEADLINE_CONFIRMATION_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    ACKNOWLEDGE_CONFIRMATION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("terms", "messages", "confirmations", "problems", "sent_bytes")
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMATIONS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
-    received: _containers.RepeatedCompositeFieldContainer[Delivery.Received]
-    modify_ack_deadline_confirmation: Delivery.Confirmation
-    subscription_properties: Delivery.Properties
-    acknowledge_confirmation: Delivery.Confirmation
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     terms: Terms
+    messages: Columns
+    confirmations: _containers.RepeatedCompositeFieldContainer[Confirmation]
     problems: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, received: _Optional[_Iterable[_Union[Delivery.Received, _Mapping]]] = ..., modify_ack_deadline_confirmation: _Optional[_Union[Delivery.Confirmation, _Mapping]] = ..., subscription_properties: _Optional[_Union[Delivery.Properties, _Mapping]] = ..., acknowledge_confirmation: _Optional[_Union[Delivery.Confirmation, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
+    sent_bytes: int
+    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., messages: _Optional[_Union[Columns, _Mapping]] = ..., confirmations: _Optional[_Iterable[_Union[Confirmation, _Mapping]]] = ..., problems: _Optional[_Iterable[str]] = ..., sent_bytes: _Optional[int] = ...) -> None: ...
+
+class Columns(_message.Message):
+    __slots__ = ("leases", "positions", "attempts", "ordering_keys", "data", "publish_us", "attributes", "gaps")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Attributes
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Attributes, _Mapping]] = ...) -> None: ...
+    class GapsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Gap
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Gap, _Mapping]] = ...) -> None: ...
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_US_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedScalarFieldContainer[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    ordering_keys: _containers.RepeatedScalarFieldContainer[str]
+    data: _containers.RepeatedScalarFieldContainer[bytes]
+    publish_us: _containers.RepeatedScalarFieldContainer[int]
+    attributes: _containers.MessageMap[int, Attributes]
+    gaps: _containers.MessageMap[int, Gap]
+    def __init__(self, leases: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., ordering_keys: _Optional[_Iterable[str]] = ..., data: _Optional[_Iterable[bytes]] = ..., publish_us: _Optional[_Iterable[int]] = ..., attributes: _Optional[_Mapping[int, Attributes]] = ..., gaps: _Optional[_Mapping[int, Gap]] = ...) -> None: ...
+
+class Attributes(_message.Message):
+    __slots__ = ("values",)
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.ScalarMap[str, str]
+    def __init__(self, values: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Confirmation(_message.Message):
+    __slots__ = ("number", "over")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    over: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., over: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Published(_message.Message):
+    __slots__ = ("message_ids",)
+    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    message_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, message_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Gap(_message.Message):
     __slots__ = ("ordering_key", "first_position", "last_position", "count", "reason")
@@ -330,3 +513,11 @@ class Terms(_message.Message):
     id_prefix: str
     ack_id_prefix: str
     def __init__(self, options: _Optional[str] = ..., id_prefix: _Optional[str] = ..., ack_id_prefix: _Optional[str] = ...) -> None: ...
+
+class TakeRequest(_message.Message):
+    __slots__ = ("subscription", "max_messages")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    max_messages: int
+    def __init__(self, subscription: _Optional[str] = ..., max_messages: _Optional[int] = ...) -> None: ...

@@ -12,6 +12,7 @@
     schemas     definitions of messages, their revisions, and messages checked by them
     iam         policies, kept and returned
     documents   where both are kept
+    extensions  inorder.v1, the calls beyond Google's
     expiry      subscriptions that nobody uses
     startup     what is created when the server starts
     security    who may call, and how much one may ask for

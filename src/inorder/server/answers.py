@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from inorder.broker import MessageQueue
-from inorder.errors import NotFound
+from inorder.errors import InvalidAckId, NotFound
 from inorder.server.names import Names
 from inorder.server.resources import ACK_DEADLINE_SECONDS
 from inorder.server.status import Refusal, invalid, subscription_missing, within
@@ -73,7 +73,8 @@ def check_deadline(seconds: int) -> None:
 
 
 def no_ack_id(nonsense: Iterable[str]) -> Refusal:
-    return invalid(f"You have passed an invalid ack ID to the service (ack_id={next(iter(nonsense))[:200]}).")
+    ack_id = next(iter(nonsense))[:200]
+    return invalid(f"You have passed an invalid ack ID to the service (ack_id={ack_id}).", InvalidAckId(ack_id))
 
 
 def outcome(ack_ids: Sequence[str], found: Found, prefix: str, over: Iterable[int]) -> Outcome:

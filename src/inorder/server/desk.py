@@ -13,7 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from itertools import count
+from typing import NamedTuple, Protocol
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError
@@ -27,12 +28,27 @@ IN_A_ROW = 4_000  # messages handed out before others on the loop have their tur
 LOOK_SECONDS = 1.0  # how often a taker without room finds out that its leases have run out
 
 
+class FlowControl(NamedTuple):
+    """How much of what it may have a stream has."""
+
+    number: int  # of the stream: none has that of another one
+    messages: int
+    max_messages: int
+    unsent: int  # of these messages
+    size: int | None = None  # None: only its client knows
+    max_bytes: int | None = None
+
+
+stream_numbers = count(1)
+
+
 class Taker(Protocol):
     """One who wants messages."""
 
     consumer: Source  # as whom it takes
     pushes: bool  # whether it sends to the subscription's endpoint, and not to a client that asked
     once: bool  # whether it is done as soon as it has something
+    own: bool  # whether it knows gap records, and counts by itself what it has
 
     def room(self) -> tuple[int, int]:
         """How many messages it can take now, and how many bytes."""
@@ -47,6 +63,19 @@ class Taker(Protocol):
 
     def freed(self, size: int) -> None:
         """One message of so many bytes that it had is not out any more."""
+
+    def held(self) -> Sequence[int]:
+        """The leases that it has, if it is one that counts them by itself."""
+
+
+class Listener(Protocol):
+    """One who wants to know more."""
+
+    def terms_changed(self) -> None:
+        """What is given from now on comes by other options."""
+
+    def tell(self, problem: str) -> None:
+        """What a person should know."""
 
 
 class Desk:
@@ -63,7 +92,8 @@ class Desk:
         self._asked = False
         self._giving = True
         self._look: asyncio.TimerHandle | None = None
-        self._watch = broker.watch(name, self.wake, lambda _: None)
+        self._listeners: list[Listener] = []
+        self._watch = broker.watch(name, self.wake, self._report)
         self._read(self._watch.options)
 
     def _read(self, options: SubscriptionOptions | None) -> None:
@@ -74,6 +104,8 @@ class Desk:
             self.ordered = options.enable_message_ordering
             self.counts_attempts = options.dead_letter_policy is not None
             self.ack_deadline_seconds = options.ack_deadline_seconds
+            for listener in self._listeners:
+                listener.terms_changed()
 
     def look(self) -> None:
         """Know the options in force."""
@@ -102,6 +134,21 @@ class Desk:
                 self._broker.release(self._name, (), taker.consumer)  # keys that waited for its room
         self.close_if_idle()
 
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def ignore(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+
+    def _report(self, problem: str) -> None:
+        """Called on any thread."""
+        with suppress(RuntimeError):  # the loop is closed, and nobody is left to tell
+            self._loop.call_soon_threadsafe(self._tell, problem)
+
+    def _tell(self, problem: str) -> None:
+        for listener in self._listeners:
+            listener.tell(problem)
+
     def close_if_idle(self) -> None:
         if not self._takers:
             self.close()
@@ -124,7 +171,7 @@ class Desk:
         for lease in leases:
             del self._out[lease]
         with suppress(InorderError):  # a broker that is closed has forgotten them anyway
-            self._broker.release(self._name, leases, taker.consumer)
+            self._broker.release(self._name, [*leases, *taker.held()], taker.consumer)
 
     def takers(self) -> Sequence[Taker]:
         """Those who are here, in the order of their turns."""
@@ -140,7 +187,7 @@ class Desk:
     def out(self) -> int:
         """How many messages are to be answered by those who are here."""
         self._forget_what_is_over()
-        return len(self._out)
+        return len(self._out) + sum(len(taker.held()) for taker in self._takers)
 
     def stop(self, error: Exception) -> None:
         """End it for all who are here, and go on with what they have wherever else somebody takes it."""
@@ -196,18 +243,25 @@ class Desk:
         return total
 
     def _give(self, taker: Taker, share: int) -> int:
-        count, size = taker.room()
-        if count <= 0:
+        room, size = taker.room()
+        if room <= 0:
             return 0
         messages = self._broker.take(
             self._name,
-            min(count, share),
+            min(room, share),
             taker.consumer,
             max_bytes=min(size, MAX_RESPONSE_BYTES),
             alone=taker.alone(),
         )
+        if self._watch.options is not self.options:  # perhaps what was taken was then taken back, by new rules
+            self._read(self._watch.options)
+            over = {*self._broker.over(self._name, [message._lease for message in messages])}
+            messages = [message for message in messages if message._lease not in over]
         if not messages:
             return 0
+        if taker.own:
+            taker.give(messages)
+            return len(messages)
         if gaps := [message._lease for message in messages if isinstance(message._record[DATA], Gap)]:
             # The protocol has no word for a message that will not come: it is as if there were none.
             self._broker.settle(self._name, gaps, ())

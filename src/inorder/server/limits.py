@@ -29,14 +29,17 @@ def check_request_size(size: int) -> None:
         raise invalid(f"Request payload size exceeds the limit: {MAX_REQUEST_BYTES} bytes.")
 
 
-def check_batch(batch: Batch) -> None:
-    """Refuse a batch that has a message which Pub/Sub would refuse. Mostly a look at whole columns is enough."""
+def check_batch(batch: Batch, *, may_be_empty: bool = False) -> None:
+    """Refuse a batch that has a message which Pub/Sub would refuse. Mostly a look at whole columns is enough.
+
+    To a client of ours a message `may_be_empty`, as it may be in the broker.
+    """
     keys, data, attributes, sizes = batch
     within("message_count", len(keys), 1, MAX_PUBLISHED)
     fine = _short(keys, MAX_ORDERING_KEY_BYTES) and b"" not in data and max(sizes) <= MAX_MESSAGE_BYTES
     if not fine or not _fine(list(filter(None, attributes))):
         for key, one, own in zip(keys, data, attributes, strict=True):
-            _check_message(key, one, own)
+            _check_message(key, one, own, may_be_empty)
 
 
 def _fine(attributes: list[Mapping[str, str]]) -> bool:
@@ -59,8 +62,8 @@ def _short(texts: Sequence[str], limit: int) -> bool:
     return len(together) <= limit // 4 or (together.isascii() and max(map(len, texts)) <= limit)
 
 
-def _check_message(key: str, data: bytes, attributes: Mapping[str, str] | None) -> None:
-    if not data and not attributes:
+def _check_message(key: str, data: bytes, attributes: Mapping[str, str] | None, may_be_empty: bool) -> None:
+    if not data and not attributes and not may_be_empty:
         raise InvalidMessage(
             "One or more messages in the publish request is empty. "
             "Each message must contain either non-empty data, or at least one attribute."

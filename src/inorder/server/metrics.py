@@ -13,6 +13,7 @@ from inorder.metadata import Metrics
 from inorder.server.admin import Admin
 from inorder.server.calls import Calls
 from inorder.server.desks import Desks
+from inorder.server.extensions.delivery import OwnStream
 from inorder.server.names import Names
 from inorder.server.streaming import Stream
 
@@ -60,7 +61,9 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "inorder_stream_outstanding_messages": Family("gauge", _OF_STREAM, "Messages that the client of a stream has."),
     "inorder_stream_max_outstanding_messages": Family("gauge", _OF_STREAM, "How many it may have."),
-    "inorder_stream_outstanding_bytes": Family("gauge", _OF_STREAM, "Bytes that the client of a stream has."),
+    "inorder_stream_outstanding_bytes": Family(
+        "gauge", _OF_STREAM, "Bytes that the client of a stream has; of one of ours only it knows."
+    ),
     "inorder_stream_max_outstanding_bytes": Family("gauge", _OF_STREAM, "How many it may have."),
     "inorder_stream_unsent_messages": Family("gauge", _OF_STREAM, "Messages for it that it has not read yet."),
     "inorder_commits_total": Family("counter", (), "Groups of changes written to the journal."),
@@ -131,13 +134,19 @@ class Exporter:
             for subscription, flow in (
                 (subscription, taker.flow_control())
                 for subscription, taker in self._desks.takers()
-                if isinstance(taker, Stream)
+                if isinstance(taker, Stream | OwnStream)
             )
         ]
         yield "inorder_stream_outstanding_messages", [(labels, flow.messages) for labels, flow in seen]
         yield "inorder_stream_max_outstanding_messages", [(labels, flow.max_messages) for labels, flow in seen]
-        yield "inorder_stream_outstanding_bytes", [(labels, flow.size) for labels, flow in seen]
-        yield "inorder_stream_max_outstanding_bytes", [(labels, flow.max_bytes) for labels, flow in seen]
+        yield (
+            "inorder_stream_outstanding_bytes",
+            [(labels, flow.size) for labels, flow in seen if flow.size is not None],
+        )
+        yield (
+            "inorder_stream_max_outstanding_bytes",
+            [(labels, flow.max_bytes) for labels, flow in seen if flow.max_bytes is not None],
+        )
         yield "inorder_stream_unsent_messages", [(labels, flow.unsent) for labels, flow in seen]
 
     def _of_journal(self) -> Iterator[tuple[str, Samples]]:

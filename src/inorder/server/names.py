@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from inorder.broker import MessageQueue
-from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument, InvalidName
 from inorder.options import check_name
 from inorder.server.status import Refusal, invalid
 
@@ -75,8 +75,8 @@ class Names:
         full = name if project == f"projects/{self.project}" else resource
         try:
             return check_name(_KINDS[collection], full)
-        except InvalidArgument:
-            raise _refused(resource) from None
+        except InvalidName as error:
+            raise _refused(resource, error) from None
 
     def _resource(self, collection: str, name: str) -> str:
         return name if "/" in name else f"projects/{self.project}/{collection}/{name}"
@@ -89,8 +89,9 @@ def project_of(resource: str) -> str:
     return f"{resource}/"
 
 
-def _refused(resource: str) -> Refusal:
-    return invalid(
+def _refused(resource: str, fact: InvalidName | None = None) -> Refusal:
+    text = (
         f"Invalid resource name given (name={resource[:300]}). "
         "Refer to https://cloud.google.com/pubsub/docs/pubsub-basics#resource_names for more information."
     )
+    return invalid(text, fact or InvalidName(text))

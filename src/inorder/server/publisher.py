@@ -10,9 +10,12 @@ from google.protobuf import empty_pb2
 from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
+from inorder.core.producers import Attempt
 from inorder.errors import AlreadyExists, NotFound
 from inorder.metadata import TopicMetadata
 from inorder.options import TopicOptions
+from inorder.protocol import PRODUCER_KEY
+from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.admin import Admin
 from inorder.server.limits import check_batch, check_request_size
 from inorder.server.names import Names, project_of
@@ -26,6 +29,7 @@ from inorder.server.status import (
     RawCall,
     already_exists,
     guarded,
+    parsed,
     subscription_missing,
     topic_missing,
     unary,
@@ -33,6 +37,19 @@ from inorder.server.status import (
 from inorder.server.wire import publish_response, published
 
 SERVICE = "google.pubsub.v1.Publisher"
+
+
+def _attempt(context: Context) -> v1.Attempt | None:
+    """What a client that knows inorder.v1 says of its request."""
+    for key, value in context.invocation_metadata():
+        if key == PRODUCER_KEY:
+            attempt: v1.Attempt = parsed(v1.Attempt, value)
+            return attempt
+    return None
+
+
+def _once(attempt: v1.Attempt) -> Attempt:
+    return Attempt(attempt.producer, attempt.epoch, attempt.number)
 
 
 class Publisher:
@@ -70,7 +87,8 @@ class Publisher:
         check_request_size(len(raw))
         topic, batch = published(raw)
         name = self._names.topic(topic)
-        check_batch(batch)
+        attempt = _attempt(context)
+        check_batch(batch, may_be_empty=attempt is not None)
         settings = self._settings(topic)
         if settings is not None:
             try:
@@ -78,9 +96,11 @@ class Publisher:
             except MessageRefused as error:
                 raise refused(error) from None
         try:
-            answer = self._broker.submit(name, batch)
+            answer = self._broker.submit(name, batch, None if attempt is None else _once(attempt))
         except NotFound:
             raise topic_missing(topic) from None
+        if attempt is not None and attempt.now:
+            self._broker.withdraw([answer])  # if it waits for room
         try:
             return publish_response(await answer)
         except NotFound:  # it was deleted while this waited for room

@@ -211,12 +211,12 @@ def subscription_of(metadata: SubscriptionMetadata, topic: TopicMetadata | None,
 
 def exactly_once(options: SubscriptionOptions) -> bool:
     """Whether a subscription tells of each ack that had no effect."""
-    return bool(_section(options.annotations).get("enableExactlyOnceDelivery", False))
+    return bool(googles_part(options.annotations).get("enableExactlyOnceDelivery", False))
 
 
 def push_target(options: SubscriptionOptions) -> PushTarget | None:
     """Where a subscription is pushed to; None: those who want its messages ask for them."""
-    section = _section(options.annotations)
+    section = googles_part(options.annotations)
     return target_of(_remembered(Subscription, options.annotations).push_config) if "pushConfig" in section else None
 
 
@@ -364,10 +364,11 @@ def _kept(resource: Proto, annotations: str) -> str:
 
 def _remembered(kind: type[Any], annotations: str) -> Proto:
     """A resource that has what was kept, and nothing else."""
-    return json_format.ParseDict(_section(annotations), kind(), ignore_unknown_fields=True)
+    return json_format.ParseDict(googles_part(annotations), kind(), ignore_unknown_fields=True)
 
 
-def _section(annotations: str) -> Mapping[str, Any]:
+def googles_part(annotations: str) -> Mapping[str, Any]:
+    """What these calls keep in annotations, among others."""
     found = _sections(annotations).get(_SECTION, {})
     return found if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""A broker behind google.pubsub.v1, on one loop."""
+"""A broker behind google.pubsub.v1 and inorder.v1, on one loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc.aio
 from inorder.broker import MessageQueue
 from inorder.clock import SYSTEM_CLOCK
 from inorder.errors import Unavailable
-from inorder.options import check_whole
+from inorder.options import DEFAULT_PROJECT, check_whole
 from inorder.server import publisher, subscriber
 from inorder.server.admin import Admin
 from inorder.server.calls import Calls
@@ -20,6 +20,9 @@ from inorder.server.desks import Desks
 from inorder.server.documents import Documents, MemoryDocuments
 from inorder.server.door import Door
 from inorder.server.expiry import Expiry
+from inorder.server.extensions import service as extensions
+from inorder.server.extensions.delivery import Delivery
+from inorder.server.extensions.service import Extensions
 from inorder.server.gates import Gates
 from inorder.server.health import HEALTH, REFLECTION, Health, reflecting
 from inorder.server.iam import service as iam
@@ -42,7 +45,6 @@ from inorder.server.snapshots import Snapshots
 from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
 
-DEFAULT_PROJECT = "inorder"
 STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
 LOOK_SECONDS = 0.5  # between two looks whether the broker still works
 
@@ -112,7 +114,10 @@ class Server:
             for resource in (topic, *snapshots.of_topic(self.names.topic(topic))):
                 await policies.forget(resource)
 
+        delivery = Delivery(self._broker, self.names, self._desks)
+        self._extensions = Extensions(self._broker, self.names, self._admin, delivery, self._pushes.refresh)
         calls = {
+            extensions.SERVICE: self._extensions.calls(),
             schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleted).calls(),
             iam.SERVICE: policies.calls(),
             publisher.SERVICE: {
@@ -137,7 +142,9 @@ class Server:
             service: {name: grpc.unary_unary_rpc_method_handler(call) for name, call in of_service.items()}
             for service, of_service in calls.items()
         }
-        streaming = StreamingPull(self._broker, self.names, self._desks)
+        for name, stream in self._extensions.streams().items():
+            handlers[extensions.SERVICE][name] = grpc.unary_stream_rpc_method_handler(stream)
+        streaming = StreamingPull(self._broker, self.names, self._desks, delivery)
         handlers[subscriber.SERVICE]["StreamingPull"] = grpc.stream_stream_rpc_method_handler(streaming.__call__)
         self._health = Health()
         handlers[HEALTH] = {**self._health.handlers()}
@@ -212,6 +219,7 @@ class Server:
             chore.cancel()
         # In one step: a client that finds its stream ended, and opens another, must not find this server.
         self._desks.stop()
+        self._extensions.stop()
         self._health.close()
         await self._grpc.stop(STOP_SECONDS)
         if self._scraping is not None:

@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import grpc
 from google.protobuf import duration_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from inorder.errors import InorderError
+from inorder.errors import (
+    InorderError,
+    SnapshotAlreadyExists,
+    SnapshotNotFound,
+    SubscriptionAlreadyExists,
+    SubscriptionNotFound,
+    TopicAlreadyExists,
+    TopicNotFound,
+)
+from inorder.protocol.facts import DETAILS, details_of
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext, which has no types
 Call: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 RawCall: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
+Stream: TypeAlias = Callable[[Any, Context], AsyncIterator[Any]]
+RawStream: TypeAlias = Callable[[bytes, Context], AsyncIterator[bytes]]
 
 _INVALID_ACK_ID = "PERMANENT_FAILURE_INVALID_ACK_ID"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-_DETAILS = "grpc-status-details-bin"  # where clients look for more than a code and a text
 
 # Clients take 8 KB of metadata. A call that brings more ends with RESOURCE_EXHAUSTED for them, and they repeat it.
 MAX_DETAILS_BYTES = 7_000
 MAX_TEXT_LENGTH = 500  # characters, which may be twelve bytes each
+
+_TAKEN = {
+    "Topic": TopicAlreadyExists,
+    "Subscription": SubscriptionAlreadyExists,
+    "Snapshot": SnapshotAlreadyExists,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -33,17 +50,29 @@ caller: ContextVar[str] = ContextVar("caller", default="")  # the name of the to
 
 
 class Refusal(Exception):
-    """The answer to a call is no."""
+    """The answer to a call is no. `fact` is the error that a client of ours raises of it."""
 
-    def __init__(self, code: grpc.StatusCode, text: str, metadata: tuple[tuple[str, bytes], ...] = ()) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, text: str, details: bytes | None = None, *, fact: InorderError | None = None
+    ) -> None:
         super().__init__(text)
         self.code = code
-        self.text = text
-        self.metadata = metadata
+        self.text = text[:MAX_TEXT_LENGTH]
+        self._details = details
+        self._fact = fact
+
+    @property
+    def metadata(self) -> tuple[tuple[str, bytes], ...]:
+        details = self._details
+        if details is None and self._fact is not None:
+            details = details_of(self._fact, self.code.value[0], self.text)
+            if len(quote(self.text)) + len(details) * 4 // 3 > MAX_DETAILS_BYTES:
+                details = None  # the text is worth more
+        return () if details is None else ((DETAILS, details),)
 
 
-def invalid(text: str) -> Refusal:
-    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)
+def invalid(text: str, fact: InorderError | None = None) -> Refusal:
+    return Refusal(grpc.StatusCode.INVALID_ARGUMENT, text, fact=fact)
 
 
 def absent(text: str) -> Refusal:
@@ -52,19 +81,26 @@ def absent(text: str) -> Refusal:
 
 
 def topic_missing(resource: str) -> Refusal:
-    return Refusal(grpc.StatusCode.NOT_FOUND, f"Resource not found (resource={_last(resource)}).")
+    name = _last(resource)
+    return Refusal(grpc.StatusCode.NOT_FOUND, f"Resource not found (resource={name}).", fact=TopicNotFound(name))
 
 
 def subscription_missing(resource: str) -> Refusal:
-    return Refusal(grpc.StatusCode.NOT_FOUND, f"Subscription does not exist (resource={_last(resource)}).")
+    name = _last(resource)
+    text = f"Subscription does not exist (resource={name})."
+    return Refusal(grpc.StatusCode.NOT_FOUND, text, fact=SubscriptionNotFound(name))
 
 
 def snapshot_missing(resource: str) -> Refusal:
-    return Refusal(grpc.StatusCode.NOT_FOUND, f"Snapshot does not exist (resource={_last(resource)}).")
+    name = _last(resource)
+    text = f"Snapshot does not exist (resource={name})."
+    return Refusal(grpc.StatusCode.NOT_FOUND, text, fact=SnapshotNotFound(name))
 
 
 def already_exists(kind: str, resource: str) -> Refusal:
-    return Refusal(grpc.StatusCode.ALREADY_EXISTS, f"{kind} already exists (resource={_last(resource)}).")
+    name = _last(resource)
+    text = f"{kind} already exists (resource={name})."
+    return Refusal(grpc.StatusCode.ALREADY_EXISTS, text, fact=_TAKEN[kind](name))
 
 
 def detached(resource: str) -> Refusal:
@@ -119,7 +155,7 @@ def ack_ids_failed(ack_ids: Iterable[str]) -> Refusal:
 def _detailed(code: grpc.StatusCode, text: str, detail: Any) -> Refusal:
     status = status_pb2.Status(code=code.value[0], message=text)
     status.details.add().Pack(detail)
-    return Refusal(code, text, ((_DETAILS, status.SerializeToString()),))
+    return Refusal(code, text, status.SerializeToString())
 
 
 def _few(ack_ids: Iterable[str]) -> Iterator[str]:
@@ -137,7 +173,7 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, InorderError):
-        return Refusal(_CODES[int(error.code)], str(error))
+        return Refusal(_CODES[int(error.code)], str(error), fact=error)
     _log.error("a call failed", exc_info=error)
     return Refusal(grpc.StatusCode.INTERNAL, "The server made a mistake, which it has logged.")
 
@@ -145,7 +181,7 @@ def refusal_of(error: Exception) -> Refusal:
 async def abort(context: Context, error: Exception) -> None:
     """End a call with what went wrong. Raises."""
     refusal = refusal_of(error)
-    await context.abort(refusal.code, refusal.text[:MAX_TEXT_LENGTH], refusal.metadata)
+    await context.abort(refusal.code, refusal.text, refusal.metadata)
 
 
 def unary(request: Any, call: Call) -> RawCall:
@@ -158,13 +194,28 @@ def unary(request: Any, call: Call) -> RawCall:
     return guarded(run)
 
 
+def server_stream(request: Any, call: Stream) -> RawStream:
+    """The same for one that returns several messages, one after the other."""
+
+    async def run(raw: bytes, context: Context) -> AsyncIterator[bytes]:
+        try:
+            async for answer in call(parsed(request, raw), context):
+                yield answer.SerializeToString()
+        except (asyncio.CancelledError, GeneratorExit):  # the client has gone
+            raise
+        except Exception as error:
+            await abort(context, error)
+
+    return run
+
+
 def parsed(kind: Any, raw: bytes) -> Any:
-    """A message of google.pubsub.v1 from its bytes."""
+    """A message from its bytes."""
     try:
         return kind.FromString(raw)
     except DecodeError:
         # Not INTERNAL, as gRPC itself would have it: that one clients repeat.
-        raise invalid(f"The request is not a valid google.pubsub.v1.{kind.DESCRIPTOR.name}.") from None
+        raise invalid(f"The request is not a valid {kind.DESCRIPTOR.full_name}.") from None
 
 
 def guarded(call: RawCall) -> RawCall:

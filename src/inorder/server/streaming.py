@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.pubsub_v1.types import pubsub
 
@@ -19,9 +18,11 @@ from inorder.broker import MessageQueue
 from inorder.errors import InorderError
 from inorder.message import Message
 from inorder.options import MAX_MESSAGE_BYTES
+from inorder.protocol import PROTOCOL_KEY
 from inorder.server.answers import Answers, Outcome, check_deadline, outcome
-from inorder.server.desk import Desk, size_of
+from inorder.server.desk import Desk, FlowControl, size_of, stream_numbers
 from inorder.server.desks import Desks
+from inorder.server.extensions.delivery import Delivery
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
 from inorder.server.names import Names
 from inorder.server.resources import ACK_DEADLINE_SECONDS, Proto
@@ -43,9 +44,10 @@ StreamingPullResponse = pubsub.StreamingPullResponse.pb()
 
 
 class StreamingPull:
-    """The call, for every client."""
+    """The call, for every client; what is not Google's is `delivery`'s."""
 
-    def __init__(self, broker: MessageQueue, names: Names, desks: Desks) -> None:
+    def __init__(self, broker: MessageQueue, names: Names, desks: Desks, delivery: Delivery) -> None:
+        self._delivery = delivery
         self._broker = broker
         self._names = names
         self._desks = desks
@@ -53,7 +55,10 @@ class StreamingPull:
 
     async def __call__(self, requests: AsyncIterator[bytes], context: Context) -> None:
         try:
-            await self._serve(requests, context)
+            if (PROTOCOL_KEY, "1") in context.invocation_metadata():
+                await self._delivery.stream(requests, context)
+            else:
+                await self._serve(requests, context)
         except asyncio.CancelledError:  # the client has gone
             raise
         except Exception as error:
@@ -167,26 +172,15 @@ def _confirmation(acked: Outcome, modified: Outcome) -> bytes:
     return raw
 
 
-class FlowControl(NamedTuple):
-    """How much of what it may have a stream has."""
-
-    number: int  # of the stream: none has that of another one
-    messages: int
-    max_messages: int
-    size: int
-    max_bytes: int
-    unsent: int  # of these messages
-
-
 class Stream:
     """What one client has, and what is on its way to it."""
 
     pushes = False
     once = False
-    _numbers = count(1)
+    own = False
 
     def __init__(self, broker: MessageQueue, name: str, desk: Desk, first: Proto) -> None:
-        self._number = next(self._numbers)
+        self._number = next(stream_numbers)
         self._broker = broker
         self._name = name
         self.desk = desk
@@ -286,11 +280,14 @@ class Stream:
         self._out -= 1
         self._out_bytes -= size
 
+    def held(self) -> Sequence[int]:
+        return ()
+
     # -- for whoever looks -------------------------------------------------------------------------
 
     def flow_control(self) -> FlowControl:
         unsent = len(self._waiting)
-        return FlowControl(self._number, self._out, self._max_messages, self._out_bytes, self._max_bytes, unsent)
+        return FlowControl(self._number, self._out, self._max_messages, unsent, self._out_bytes, self._max_bytes)
 
 
 def _properties(desk: Desk) -> bytes:

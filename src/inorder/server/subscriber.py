@@ -265,6 +265,7 @@ class OnePull:
 
     pushes = False
     once = True
+    own = False
 
     def __init__(self, desk: Desk, max_messages: int, give_back: Callable[[Sequence[Message]], None]) -> None:
         self.consumer = desk.consumer()
@@ -308,3 +309,6 @@ class OnePull:
 
     def freed(self, size: int) -> None:
         """It takes once, and then no more."""
+
+    def held(self) -> Sequence[int]:
+        return ()

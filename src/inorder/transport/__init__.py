@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from inorder.clock import Clock
 from inorder.message import Batch, Gap, Message, Source
@@ -27,6 +27,13 @@ class Terms(Protocol):
     """
 
 
+class Taken(NamedTuple):
+    """What was taken, and the options by which it was: others may be in force when somebody looks at it."""
+
+    messages: list[Message]
+    options: SubscriptionOptions | None
+
+
 class Deliveries(Protocol):
     """One consumer of a subscription. Lease numbers mean something to this object only."""
 
@@ -37,23 +44,24 @@ class Deliveries(Protocol):
     def terms(self) -> Terms:
         """The same object from first to last."""
 
-    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
+    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
         """What is there now, within the limits; a gap record in its place. Never waits.
 
+        `room` is how many messages could be held in all. What has come from afar comes whole, up to that.
         Raises `SubscriptionNotFound` once the subscription is deleted.
         """
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         """Answer for leases, each once; the reply, once that is durable, is those that were over already."""
 
-    def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
-        """Keep leases for so long from now; returns those that were over already."""
+    def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
+        """Keep leases for so long from now; the reply is those that were over already."""
 
-    def release(self, leases: Sequence[int], source: Source) -> None:
+    def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
         """Give back what was not begun, and be a consumer no longer."""
 
-    def close(self) -> None:
-        """Stop being told about messages."""
+    def close(self) -> Pending[None]:
+        """Stop being told about messages; done when what was on its way has gone back. Leases may still be answered."""
 
 
 class Transport(Protocol):
@@ -87,8 +95,13 @@ class Transport(Protocol):
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         """What is there now; gap records are acked and told to `on_gap`."""
 
-    def deliveries(self, subscription: str, wake: Callable[[], None], report: Callable[[str], None]) -> Deliveries:
-        """Become a consumer. `wake` is called, on any thread, when `take` may find something, or `options` changed."""
+    def deliveries(
+        self, subscription: str, wake: Callable[[], None], report: Callable[[str], None], eager: bool
+    ) -> Deliveries:
+        """Become a consumer. `wake` is called, on any thread, when `take` may find something, or `options` changed.
+
+        One that is `eager` may get from afar, ahead of each `take`, all that it has room for.
+        """
 
     def seek(self, subscription: str, position: int | None, time: datetime | float | None) -> Pending[None]: ...
 

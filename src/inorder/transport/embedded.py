@@ -12,6 +12,7 @@ from inorder.message import Batch, Gap, Message, Source
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
+from inorder.transport import Taken
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class EmbeddedTransport:
         return self._run(lambda: self.broker.pull(subscription, max_messages, on_gap))
 
     def deliveries(
-        self, subscription: str, wake: Callable[[], None], report: Callable[[str], None]
+        self, subscription: str, wake: Callable[[], None], report: Callable[[str], None], eager: bool
     ) -> EmbeddedDeliveries:
         if self._closed:
             raise Closed("this PubSub is closed")
@@ -121,8 +122,14 @@ class EmbeddedDeliveries:
         self.id_prefix = self.terms.id_prefix
         self.ack_id_prefix = self.terms.ack_id_prefix
 
-    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
-        return self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
+    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
+        options = self.terms.options
+        messages = self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
+        while options is not self.terms.options:  # perhaps what was taken was then taken back, by new rules
+            options = self.terms.options
+            over = {*self._broker.over(self._subscription, [message._lease for message in messages])}
+            messages = [message for message in messages if message._lease not in over]
+        return Taken(messages, options)
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         try:
@@ -132,11 +139,11 @@ class EmbeddedDeliveries:
         durable = self._broker.durable()
         return Pending.of(over) if durable.done() else durable.map(lambda _: over)
 
-    def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
-        return self._broker.extend(self._subscription, leases, seconds)
+    def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
+        return Pending.run(lambda: self._broker.extend(self._subscription, leases, seconds))
 
-    def release(self, leases: Sequence[int], source: Source) -> None:
-        self._broker.release(self._subscription, leases, source)
+    def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
+        return Pending.run(lambda: self._broker.release(self._subscription, leases, source))
 
-    def close(self) -> None:
-        self._broker.unwatch(self._subscription, self.terms)
+    def close(self) -> Pending[None]:
+        return Pending.run(lambda: self._broker.unwatch(self._subscription, self.terms))

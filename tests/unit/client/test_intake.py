@@ -11,7 +11,9 @@ from inorder.broker import MessageQueue
 from inorder.client.intake import Intake
 from inorder.errors import InvalidAckId, SubscriptionNotFound
 from inorder.message import Source
+from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
+from inorder.transport import Taken
 from inorder.transport.embedded import EmbeddedDeliveries, EmbeddedTransport
 
 OPTIONS = SubscriptionOptions(enable_message_ordering=True, max_outstanding_per_key=10)
@@ -22,27 +24,27 @@ class WatchedDeliveries(EmbeddedDeliveries):
 
     before: Callable[[str], None]
 
-    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> list[Message]:
+    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
         self.before("take")
-        messages = super().take(max_messages, max_bytes, alone, source)
+        taken = super().take(max_messages, max_bytes, alone, source, room)
         self.before("taken")
-        return messages
+        return taken
 
-    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
+    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         self.before("settle")
         return super().settle(acks, nacks)
 
-    def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
+    def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         self.before("extend")
         return super().extend(leases, seconds)
 
-    def release(self, leases: Sequence[int], source: Source) -> None:
+    def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
         self.before("release")
-        super().release(leases, source)
+        return super().release(leases, source)
 
-    def close(self) -> None:
+    def close(self) -> Pending[None]:
         self.before("close")
-        super().close()
+        return super().close()
 
 
 class Consumer:
@@ -60,7 +62,7 @@ class Consumer:
         consumer = self
 
         class Transport(EmbeddedTransport):
-            def deliveries(self, subscription: str, wake: Any, report: Any) -> WatchedDeliveries:
+            def deliveries(self, subscription: str, wake: Any, report: Any, eager: bool) -> WatchedDeliveries:
                 deliveries = WatchedDeliveries(self.broker, subscription, wake, report)
                 deliveries.before = consumer.called
                 return deliveries

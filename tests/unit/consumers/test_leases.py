@@ -10,6 +10,7 @@ from inorder.client.subscription import Subscription
 from inorder.consumers import Applied, Consumer
 from inorder.errors import Unavailable
 from inorder.patterns.step import RELEASED, Batch, Event, Step
+from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
 from inorder.transport.embedded import EmbeddedDeliveries, EmbeddedTransport
 
@@ -46,9 +47,9 @@ class CutDeliveries(EmbeddedDeliveries):
 
     cut: threading.Event
 
-    def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
+    def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         if self.cut.is_set():
-            raise Unavailable("the network is down")
+            return Pending.failed(Unavailable("the network is down"))
         return super().extend(leases, seconds)
 
 

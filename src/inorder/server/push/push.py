@@ -39,6 +39,7 @@ class Push:
 
     pushes = True
     once = False
+    own = False
 
     def __init__(
         self, broker: MessageQueue, name: str, resource: str, desk: Desk, http: HttpClient, ended: Callable[[], None]
@@ -84,6 +85,9 @@ class Push:
 
     def freed(self, size: int) -> None:
         """What is under way is known here."""
+
+    def held(self) -> Sequence[int]:
+        return ()
 
     def end(self, error: Exception) -> None:
         self.stop()

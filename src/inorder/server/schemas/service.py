@@ -41,7 +41,6 @@ MAX_COMPILING = 2  # definitions at once; others wait
 Proto: TypeAlias = Any  # a message of google.pubsub.v1: these have no types
 Deleted: TypeAlias = Callable[[str], Awaitable[None]]
 
-_DETAILS = "grpc-status-details-bin"
 _BASIC, _FULL = types.SchemaView.BASIC, types.SchemaView.FULL
 _COMPILED = "compiled_proto_schema"  # older versions of Google's package do not have it
 
@@ -220,4 +219,4 @@ def refused(error: MessageRefused) -> Refusal:
     status.details.add().Pack(
         error_details_pb2.ErrorInfo(reason=error.reason, domain="pubsub.googleapis.com", metadata=error.metadata)
     )
-    return Refusal(code, str(error), ((_DETAILS, status.SerializeToString()),))
+    return Refusal(code, str(error), status.SerializeToString())

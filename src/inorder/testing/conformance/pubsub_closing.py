@@ -164,6 +164,7 @@ class Closing(HandlersCase):
         self.publish("1", "2", "3")
         self.wait_until(lambda: told)
         assert together.ended == 3
+        way.result(subscription.close())
         assert self.backlog() == 0
 
     @pytest.mark.parametrize("event", ["error", "close"])

@@ -1,0 +1,35 @@
+"""Options of topics and subscriptions as JSON, by their names in Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from inorder.errors import InvalidArgument
+from inorder.options import SubscriptionOptions, TopicOptions, build
+
+T = TypeVar("T", TopicOptions, SubscriptionOptions)
+
+
+def to_json(options: TopicOptions | SubscriptionOptions | Mapping[str, Any]) -> str:
+    """Options, or changes of them, in which policies and limits may be values or mappings."""
+    given = options if isinstance(options, Mapping) else asdict(options)
+    return json.dumps(given, default=asdict, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(kind: type[T], text: str) -> T:
+    """Options, checked; an empty text asks for nothing in particular."""
+    return build(kind, changes_of(text))
+
+
+def changes_of(text: str) -> dict[str, Any]:
+    """Some options by their names; whether they are right is for whoever puts them beside the others."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError as error:
+        raise InvalidArgument(f"options: not JSON, {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"options: a JSON object, not {text[:100]}")
+    return found

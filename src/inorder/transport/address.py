@@ -1,0 +1,82 @@
+"""Where a server is: `grpc://host:port?project=P&timeout=SECONDS`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+from inorder.errors import InvalidArgument
+from inorder.options import DEFAULT_PROJECT, check_number
+
+SCHEME = "grpc:"
+OPTIONS = ("project", "timeout")
+DEFAULT_TIMEOUT_SECONDS = 60.0  # as long as a restart may take
+MAX_TIMEOUT_SECONDS = 86_400
+
+_PROJECT = re.compile(r"[A-Za-z0-9\-_.:]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server, and the project in it whose resources have plain names here."""
+
+    address: str  # the host and the port, as gRPC wants them
+    project: str = DEFAULT_PROJECT
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # until a call fails whose server cannot be reached
+
+    def topic(self, name: str) -> str:
+        """The resource that is meant by the name of a topic."""
+        return self._resource("topics", name)
+
+    def subscription(self, name: str) -> str:
+        """The same of a subscription."""
+        return self._resource("subscriptions", name)
+
+    def name_of(self, resource: str) -> str:
+        """The name that means a resource: without its project, if that is this one."""
+        project, _, rest = resource.removeprefix("projects/").partition("/")
+        return rest.partition("/")[2] if project == self.project else resource
+
+    def _resource(self, collection: str, name: str) -> str:
+        return name if "/" in name else f"projects/{self.project}/{collection}/{name}"
+
+
+def is_address(url: str) -> bool:
+    """Whether it is a server that is meant, and not a folder."""
+    return url.startswith(SCHEME)
+
+
+def parse(url: str) -> Address:
+    """The address that a text stands for. What may be secret in it is in no error."""
+    base, _, query = url.partition("?")
+    parts = urlsplit(base)
+    shown = re.sub(r"//.*@", "//…@", base)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if parts.scheme != "grpc" or not host or not port or parts.path.strip("/") or "@" in parts.netloc or parts.fragment:
+        raise InvalidArgument(f"address: grpc://host:port, as in grpc://127.0.0.1:8085, not {shown!r}")
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise InvalidArgument(f"address {base!r}: unknown option {name!r}; there are {', '.join(OPTIONS)}")
+        if name in options:
+            raise InvalidArgument(f"address {base!r}: option {name!r} is given twice")
+        options[name] = value
+    project = options.get("project", DEFAULT_PROJECT)
+    if not _PROJECT.fullmatch(project):
+        raise InvalidArgument(f"address {base!r}: project: letters, digits and -_.: only, not {project!r}")
+    return Address(parts.netloc, project, _seconds(options.get("timeout")))
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise InvalidArgument(f"timeout: a number of seconds, not {text!r}") from None
+    check_number("timeout", seconds, above=0, up_to=MAX_TIMEOUT_SECONDS)
+    return seconds

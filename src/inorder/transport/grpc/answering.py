@@ -1,0 +1,95 @@
+"""What is said of leases: acks, nacks, deadlines and returns, gathered into requests, each with the reply to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from inorder.errors import InorderError, NotFound
+from inorder.pending import Pending
+from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.transport.grpc.calls import Calls
+
+ANSWER = "/inorder.v1.Inorder/Answer"
+
+
+@dataclass(slots=True, eq=False)
+class Said:
+    """One thing that was said, and the reply: those of its leases that were over already."""
+
+    acks: Sequence[int] = ()
+    nacks: Sequence[int] = ()
+    kept: Sequence[int] = ()
+    seconds: float = 0
+    released: Sequence[int] = ()
+    reply: Pending[list[int]] = field(default_factory=Pending)
+
+    def answered(self, over: Iterable[int]) -> None:
+        over = {*over}
+        named = (*self.acks, *self.nacks, *self.kept) if over else ()
+        self.reply.set_result([lease for lease in named if lease in over])
+
+    def too_late(self) -> None:
+        """All its leases are over."""
+        self.reply.set_result([*self.acks, *self.nacks, *self.kept])
+
+
+def fill(demand: v1.Demand, said: Iterable[Said], prefix: str, offset: int) -> None:
+    """Put all that was said into one request. Of several deadlines of a lease the last counts."""
+    demand.ack_id_prefix = prefix
+    kept: dict[int, float] = {}
+    for one in said:
+        demand.acks.extend(one.acks if not offset else [lease - offset for lease in one.acks])
+        demand.nacks.extend(one.nacks if not offset else [lease - offset for lease in one.nacks])
+        demand.releases.extend(one.released if not offset else [lease - offset for lease in one.released])
+        kept.update(dict.fromkeys(one.kept, one.seconds))
+    by_seconds: dict[float, list[int]] = {}
+    for lease, seconds in kept.items():
+        by_seconds.setdefault(seconds, []).append(lease - offset)
+    for seconds, leases in by_seconds.items():
+        demand.keeps.add(leases=leases, seconds=seconds)
+
+
+class CallAnswers:
+    """Says it by calls, one after the other: what comes while one is under way goes together with the next."""
+
+    def __init__(self, calls: Calls, subscription: str, prefix: str, offset: int = 0) -> None:
+        self._calls = calls
+        self._subscription = subscription
+        self._prefix = prefix
+        self._offset = offset
+        self._lock = threading.Lock()
+        self._waiting: list[Said] = []
+        self._under_way = False
+
+    def say(self, said: Said) -> None:
+        with self._lock:
+            self._waiting.append(said)
+            if self._under_way:
+                return
+            self._under_way = True
+        self._send()
+
+    def _send(self) -> None:
+        with self._lock:
+            said, self._waiting = self._waiting, []
+            self._under_way = bool(said)
+        if not said:
+            return
+        demand = v1.Demand(subscription=self._subscription)
+        fill(demand, said, self._prefix, self._offset)
+
+        def finished(answer: Pending[bytes]) -> None:
+            error = answer.exception()
+            over = v1.Confirmation.FromString(answer.result()).over if error is None else ()
+            for one in said:
+                if isinstance(error, NotFound):
+                    one.too_late()  # the leases of a subscription go with it
+                elif isinstance(error, InorderError):
+                    one.reply.set_exception(error)
+                else:
+                    one.answered([lease + self._offset for lease in over])
+            self._send()
+
+        self._calls.repeated(ANSWER, demand.SerializeToString()).add_done_callback(finished)

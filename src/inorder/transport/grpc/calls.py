@@ -1,0 +1,126 @@
+"""A call and its answer, as a `Pending`: repeated while the server cannot be reached, where repeating is safe."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import grpc
+
+from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
+from inorder.errors import Closed, DeadlineExceeded, InorderError, Unavailable
+from inorder.pending import Pending
+from inorder.protocol.facts import DETAILS, error_of
+from inorder.transport.grpc.channel import Channel, Metadata
+
+# Between two tries: at first soon, as a restart may be over; never for long, as somebody waits.
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+
+# What becomes of a call whose connection ends, as gRPC tells it.
+_BROKEN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+
+
+class Calls:
+    """The calls of one client. Thread-safe."""
+
+    def __init__(self, channel: Channel, timeout_seconds: float) -> None:
+        self._channel = channel
+        self.timeout_seconds = timeout_seconds
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        return self._channel.address
+
+    def once(self, method: str, request: bytes) -> Pending[bytes]:
+        """Send it once: if the connection ends meanwhile, nobody knows whether it was done."""
+        return self._sent(method, request, self.timeout_seconds, wait=True)
+
+    def repeated(self, method: str, request: bytes, timeout_seconds: float | None = None) -> Pending[bytes]:
+        """Send it until it is answered, for as long as calls may take."""
+        answer: Pending[bytes] = Pending()
+        seconds = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        give_up = time.monotonic() + seconds
+
+        def attempt(pauses: Iterator[float]) -> None:
+            left = max(give_up - time.monotonic(), 0.001)
+            self._sent(method, request, left, wait=False).add_done_callback(partial(finished, pauses))
+
+        def finished(pauses: Iterator[float], done: Pending[bytes]) -> None:
+            pause = next(pauses)
+            if not self.worth_repeating(done.exception()) or time.monotonic() + pause > give_up:
+                done.hand_to(answer)
+            else:
+                later(pause, partial(attempt, pauses))
+
+        attempt(pauses())
+        return answer
+
+    def worth_repeating(self, error: BaseException | None) -> bool:
+        """Whether the server was not reached, as opposed to having said no."""
+        return type(error) is Unavailable and not self._closed
+
+    def _sent(self, method: str, request: bytes, timeout: float | None, *, wait: bool) -> Pending[bytes]:
+        return self.begin(method, request, timeout, (), wait=wait)[0]
+
+    def begin(
+        self, method: str, request: bytes, timeout: float | None, metadata: Metadata, *, wait: bool = False
+    ) -> tuple[Pending[bytes], Callable[[], object]]:
+        """Send it once; returns the answer, and how to stop waiting for it."""
+        answer: Pending[bytes] = Pending()
+        try:
+            if self._closed:
+                raise Closed("this PubSub is closed")
+            call = self._channel.call(method, request, timeout, metadata, wait=wait)
+        except InorderError as error:
+            return Pending.failed(error), lambda: None
+        except ValueError:  # the channel was closed a moment ago
+            return Pending.failed(Closed("this PubSub is closed")), lambda: None
+
+        def finished(done: Any) -> None:
+            code = done.code()
+            if code is grpc.StatusCode.OK:
+                answer.set_result(done.result())
+            else:
+                answer.set_exception(self.error_of(done))
+
+        call.add_done_callback(finished)
+        return answer, call.cancel
+
+    def stream(self, method: str, requests: Iterator[bytes], metadata: Metadata) -> Any:
+        """As the channel's."""
+        if self._closed:
+            raise Closed("this PubSub is closed")
+        return self._channel.stream(method, requests, metadata)
+
+    def error_of(self, call: Any) -> InorderError:
+        """What a call that failed stands for."""
+        code, text = call.code(), call.details() or ""
+        if self._closed and code in _BROKEN:
+            return Closed("this PubSub is closed")
+        details = [value for key, value in call.trailing_metadata() or () if key == DETAILS]
+        if code in _BROKEN and not details:
+            return Unavailable(f"no answer from {self.address}: {text}")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded(f"no answer from {self.address} in time")
+        return error_of(code.value[0], text, details[0] if details else None)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def pauses() -> Iterator[float]:
+    """How long to wait before each next try; a little by chance, so that not all come back at once."""
+    pause = FIRST_PAUSE_SECONDS
+    while True:
+        yield pause * random.uniform(0.5, 1)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def later(seconds: float, call: Callable[[], object]) -> None:
+    """Do it after a pause, by the time of this machine whatever the clock of a test says."""
+    SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_us() + round(seconds * MICROSECONDS), call)

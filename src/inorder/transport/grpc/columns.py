@@ -1,0 +1,97 @@
+"""Messages as bytes of the protocol: written for a Publish, read from the columns of a delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import add
+from typing import NamedTuple
+
+from inorder.message import Batch, Gap, Message, Record, Source, delivered
+from inorder.protocol import inorder_v1_pb2 as v1
+
+_SMALL = 1 << 14
+
+
+def _varint(number: int) -> bytes:
+    """A number as protobuf writes it: seven bits to a byte, the lowest first."""
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+_VARINTS = [_varint(number) for number in range(_SMALL)]
+
+
+def _length(of: int) -> bytes:
+    """The same, for numbers that are mostly small."""
+    return _VARINTS[of] if of < _SMALL else _varint(of)
+
+
+def publish_request(topic: str, batches: Sequence[Batch]) -> bytes:
+    """A google.pubsub.v1.PublishRequest, without an object for each message."""
+    name = topic.encode()
+    pieces = [b"\x0a%b%b" % (_length(len(name)), name)]
+    for keys, data, attributes, _ in batches:
+        for key, one, own in zip(keys, data, attributes, strict=True):
+            body = b"\x0a%b%b" % (_length(len(one)), one) if one else b""
+            if own:
+                body += b"".join(_attributes(own))
+            if key:
+                encoded = key.encode()
+                body = b"%b\x2a%b%b" % (body, _VARINTS[len(encoded)], encoded)
+            pieces.append(b"\x12%b%b" % (_length(len(body)), body))
+    return b"".join(pieces)
+
+
+def _attributes(attributes: Mapping[str, str]) -> Iterator[bytes]:
+    for name, value in attributes.items():
+        key, text = name.encode(), value.encode()
+        entry = b"\x0a%b%b\x12%b%b" % (_length(len(key)), key, _length(len(text)), text)
+        yield b"\x12%b%b" % (_length(len(entry)), entry)
+
+
+def published_ids(response: bytes) -> list[str]:
+    """The ids in a google.pubsub.v1.PublishResponse."""
+    return list(v1.Published.FromString(response).message_ids)
+
+
+class Arrived(NamedTuple):
+    """Messages that have come, side by side."""
+
+    leases: Sequence[int]
+    attempts: Sequence[int]
+    records: list[Record]
+
+    def messages(self, source: Source) -> list[Message]:
+        return delivered(self.records, self.attempts, self.leases, source)
+
+    def without(self, over: set[int]) -> Arrived:
+        """All but those whose leases are over."""
+        left = [one for one in zip(self.leases, self.attempts, self.records, strict=True) if one[0] not in over]
+        leases, attempts, records = zip(*left, strict=True) if left else ((), (), ())
+        return Arrived(leases, attempts, list(records))
+
+
+def arrived(columns: v1.Columns, offset: int = 0) -> Arrived:
+    """What a delivery has brought; leases are counted from `offset` on."""
+    leases = list(columns.leases)
+    if offset:
+        leases = [lease + offset for lease in leases]
+    keys, data = list(columns.ordering_keys), list(columns.data)
+    sizes = list(map(add, map(len, data), map(len, keys if "".join(keys).isascii() else map(str.encode, keys))))
+    contents: list[bytes | Gap] = data
+    attributes: list[Mapping[str, str] | None] = [None] * len(keys)
+    if columns.attributes:
+        for place, own in columns.attributes.items():
+            values = attributes[place] = dict(own.values)
+            sizes[place] += sum(len(name.encode()) + len(value.encode()) for name, value in values.items())
+    if columns.gaps:
+        contents = [*data]
+        for place, gap in columns.gaps.items():
+            contents[place] = Gap(gap.ordering_key, gap.first_position, gap.last_position, gap.count, gap.reason)
+    times = list(columns.publish_us)
+    records = list(zip(columns.positions, keys, contents, attributes, times, sizes, times, strict=True))
+    return Arrived(leases, list(columns.attempts), records)

@@ -1,0 +1,76 @@
+"""Messages that were asked for, one call at a time, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inorder.errors import InvalidAckId
+from inorder.message import DATA, Gap, Message
+from inorder.options import MAX_ACK_DEADLINE_SECONDS, check_number, check_whole
+from inorder.pending import Pending
+from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.transport.grpc.answering import CallAnswers, Said
+from inorder.transport.grpc.calls import Calls
+from inorder.transport.grpc.columns import arrived
+
+TAKE = "/inorder.v1.Inorder/Take"
+MAX_TAKEN = 1_000  # by one call
+
+
+class Puller:
+    """Pulls from one subscription."""
+
+    def __init__(self, calls: Calls, resource: str) -> None:
+        self._calls = calls
+        self._resource = resource
+        self._sources: dict[str, PulledFrom] = {}  # by what their ack ids begin with
+
+    def pull(self, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
+        def take() -> Pending[bytes]:
+            check_whole("max_messages", max_messages)
+            request = v1.TakeRequest(subscription=self._resource, max_messages=min(max_messages, MAX_TAKEN))
+            return self._calls.repeated(TAKE, request.SerializeToString())
+
+        def taken(response: bytes) -> list[Message]:
+            delivery = v1.Delivery.FromString(response)
+            messages = arrived(delivery.messages).messages(self._source(delivery.terms))
+            for message in messages:
+                if isinstance(message._record[DATA], Gap):
+                    on_gap(message._record[DATA])
+            return [message for message in messages if not isinstance(message._record[DATA], Gap)]
+
+        return Pending.run(take).then(lambda taking: taking).map(taken)
+
+    def _source(self, terms: v1.Terms) -> PulledFrom:
+        source = self._sources.get(terms.ack_id_prefix)
+        if source is None:
+            answers = CallAnswers(self._calls, self._resource, terms.ack_id_prefix)
+            source = self._sources[terms.ack_id_prefix] = PulledFrom(answers, terms)
+        return source
+
+
+class PulledFrom:
+    """Where messages came from, and so where their answers go."""
+
+    def __init__(self, answers: CallAnswers, terms: v1.Terms) -> None:
+        self.id_prefix = terms.id_prefix
+        self.ack_id_prefix = terms.ack_id_prefix
+        self._answers = answers
+
+    def ack(self, lease: int, answer: Pending[None]) -> None:
+        self._say(Said(acks=[lease]), lease).hand_to(answer)
+
+    def nack(self, lease: int, answer: Pending[None]) -> None:
+        self._say(Said(nacks=[lease]), lease).hand_to(answer)
+
+    def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
+        checked = Pending.run(lambda: check_number("seconds", seconds, up_to=MAX_ACK_DEADLINE_SECONDS))
+        return checked.then(lambda _: self._say(Said(kept=[lease], seconds=seconds), lease))
+
+    def _say(self, said: Said, lease: int) -> Pending[None]:
+        def replied(over: list[int]) -> None:
+            if over:
+                raise InvalidAckId(f"{self.ack_id_prefix}{lease}")
+
+        self._answers.say(said)
+        return said.reply.map(replied)

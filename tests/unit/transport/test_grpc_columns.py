@@ -1,0 +1,65 @@
+"""Bytes that are written by hand are those that protobuf reads, and columns come back as they went."""
+
+from google.pubsub_v1.types import pubsub
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inorder.broker import MessageQueue
+from inorder.message import DATA, Gap, Message, batch_of
+from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.server.extensions.delivery import columns_of
+from inorder.testing.clock import ManualClock
+from inorder.transport.grpc.columns import arrived, publish_request, published_ids
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)
+attributes = st.dictionaries(texts.filter(lambda text: not text.startswith("goog")), st.text(max_size=300), max_size=4)
+messages = st.builds(
+    lambda data, own, key: Message(data, own, key),
+    st.binary(max_size=300) | st.integers(16_000, 20_000).map(bytes),
+    st.none() | attributes,
+    st.none() | texts,
+)
+
+
+@given(st.lists(st.lists(messages, min_size=1, max_size=5), min_size=1, max_size=3))
+def test_google_reads_what_is_published(batches: list[list[Message]]) -> None:
+    raw = publish_request("projects/p/topics/ключ", [batch_of(batch) for batch in batches])
+    request = pubsub.PublishRequest.deserialize(raw)
+    assert request.topic == "projects/p/topics/ключ"
+    published = [message for batch in batches for message in batch]
+    assert len(request.messages) == len(published)
+    for read, message in zip(request.messages, published, strict=True):
+        assert (read.data, dict(read.attributes)) == (message.data, message.attributes)
+        assert read.ordering_key == (message.ordering_key or "")
+
+
+def test_the_ids_are_read_that_google_writes() -> None:
+    response = pubsub.PublishResponse(message_ids=["1", "22", "x-3"])
+    assert published_ids(pubsub.PublishResponse.serialize(response)) == ["1", "22", "x-3"]
+
+
+@given(st.lists(messages, min_size=1, max_size=8))
+def test_what_is_delivered_comes_as_it_was_stored(published: list[Message]) -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    queue.publish("orders", published)
+    taken = queue.take("worker", 100)
+    read = arrived(v1.Columns.FromString(columns_of(taken).SerializeToString()), offset=1_000)
+    assert read.leases == [message._lease + 1_000 for message in taken]
+    assert read.attempts == [message._attempt for message in taken]
+    assert read.records == [(*message._record[:6], message._record[4]) for message in taken]
+
+
+def test_a_gap_comes_in_its_place() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    limits = {"max_messages": 2}
+    queue.register_subscription("worker", "orders", {"enable_message_ordering": True, "queue_limits": limits})
+    for text in "123":
+        queue.publish("orders", [Message(text.encode(), {"text": text}, ordering_key="k")])
+    queue.ack(queue.take("worker", 1))
+    queue.ack(queue.take("worker", 1))
+    [gap] = queue.take("worker", 1)
+    read = arrived(v1.Columns.FromString(columns_of([gap]).SerializeToString()))
+    assert read.records[0][DATA] == Gap("k", 2, 2, 1, "dropped")
