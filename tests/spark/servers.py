@@ -11,8 +11,8 @@ from pathlib import Path
 
 from inorder import Message
 from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.spark.wire import Server
 from inorder.transport.address import parse
-from inorder.transport.calls import Calls
 
 
 class ServerProcess:
@@ -24,7 +24,7 @@ class ServerProcess:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self.url = f"grpc://127.0.0.1:{self._port}"
-        self.calls = Calls(parse(self.url))
+        self.calls = Server(parse(self.url))
         self.start()
 
     def start(self) -> None:

@@ -19,8 +19,8 @@ from inorder.patterns import slot_of
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.spark.staging import open_staging
 from inorder.spark.topics import open_topic, read
+from inorder.spark.wire import Server
 from inorder.transport.address import parse
-from inorder.transport.calls import Calls
 
 from .servers import ServerProcess, message
 
@@ -94,17 +94,11 @@ def test_what_is_staged_is_there_when_the_server_is_killed_and_is_committed_once
 
 
 def test_a_server_that_does_not_come_back_is_named() -> None:
-    with closing(Calls(parse("grpc://127.0.0.1:1?timeout=0.2"))) as calls:
-        for name in ("call", "stream"):
-            with pytest.raises(Unavailable, match=r"grpc://127\.0\.0\.1:1 cannot be reached"):
-                _ask(calls, name)
-
-
-def _ask(calls: Calls, way: str) -> None:
-    if way == "call":
-        calls.call("Describe", v1.DescribeRequest(), v1.Description)
-    else:
-        next(calls.stream("ReadTopic", v1.ReadTopicRequest, v1.ReadTopicResponse))
+    with closing(Server(parse("grpc://127.0.0.1:1?timeout=0.2"))) as server:
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+            server.call("Describe", v1.DescribeRequest(), v1.Description)
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+            next(server.read(v1.ReadTopicRequest))
 
 
 # -- with Spark ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ The other one is for servers: see `inorder.spark.wire`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Protocol
 
 import pyarrow as pa
@@ -51,6 +51,5 @@ class FolderStaging:
 def open_staging(url: str, topic: str) -> AbstractContextManager[Staging]:
     """The topic at an address: `file:./data`, the path of a folder, or `grpc://host:port`."""
     if is_address(url):
-        staging: AbstractContextManager[Staging] = wire().WireStaging(parse(url), topic)
-        return staging
+        return closing(wire().WireStaging(parse(url), topic))
     return nullcontext(FolderStaging(folder_of(url), topic))

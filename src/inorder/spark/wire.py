@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
-from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from google.protobuf import empty_pb2
@@ -15,7 +14,33 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.arrow import packed, unpacked
 from inorder.spark.bounds import Bounds
 from inorder.transport.address import Address
-from inorder.transport.calls import Calls
+from inorder.transport.grpc import channel
+from inorder.transport.grpc.calls import Calls
+
+SERVICE = "/inorder.v1.Inorder"
+
+T = TypeVar("T")
+
+
+class Server:
+    """The calls of inorder.v1, for who waits for each. All of them may be repeated, and are after a restart."""
+
+    def __init__(self, address: Address) -> None:
+        self._channel = channel.join(address)
+        self._calls = Calls(self._channel, address.timeout_seconds)
+
+    def call(self, name: str, request: Any, answer: type[T]) -> T:
+        raw = self._calls.repeated(f"{SERVICE}/{name}", request.SerializeToString()).result()
+        found: T = answer.FromString(raw)  # type: ignore[attr-defined]
+        return found
+
+    def read(self, request: Callable[[], v1.ReadTopicRequest]) -> Iterator[v1.ReadTopicResponse]:
+        answers = self._calls.answers(f"{SERVICE}/ReadTopic", lambda: request().SerializeToString())
+        return map(v1.ReadTopicResponse.FromString, answers)
+
+    def close(self) -> None:
+        self._calls.close()
+        channel.leave(self._channel)
 
 
 class WireSlice(NamedTuple):
@@ -31,20 +56,20 @@ class WireTopic:
     """A topic of a server, as the driver sees it."""
 
     def __init__(self, address: Address, topic: str) -> None:
-        self._calls = Calls(address)
+        self._server = Server(address)
         self._topic = address.topic(topic)
 
     def bounds(self) -> Bounds:
-        found = self._calls.call("TopicBounds", v1.TopicBoundsRequest(topic=self._topic), v1.TopicBoundsResponse)
+        found = self._server.call("TopicBounds", v1.TopicBoundsRequest(topic=self._topic), v1.TopicBoundsResponse)
         return Bounds(found.serial, found.begin, found.end)
 
     def position_at(self, time_us: int) -> int:
         request = v1.PositionAtRequest(topic=self._topic, time_us=time_us)
-        return self._calls.call("PositionAt", request, v1.PositionResponse).position
+        return self._server.call("PositionAt", request, v1.PositionResponse).position
 
     def position_after(self, first: int, size: int) -> int:
         request = v1.PositionAfterRequest(topic=self._topic, first=first, bytes=size)
-        return self._calls.call("PositionAfter", request, v1.PositionResponse).position
+        return self._server.call("PositionAfter", request, v1.PositionResponse).position
 
     def slices(self, first: int, end: int, count: int) -> list[WireSlice]:
         serial, _, last = self.bounds()
@@ -69,8 +94,8 @@ def read_wire(
             end_slot=end_slot,
         )
 
-    with closing(Calls(address)) as calls:
-        for answer in calls.stream("ReadTopic", request, v1.ReadTopicResponse):
+    with closing(Server(address)) as server:
+        for answer in server.read(request):
             at = answer.end
             yield from unpacked(answer.batches)
 
@@ -79,28 +104,23 @@ class WireStaging:
     """A topic of a server, as a sink sees it."""
 
     def __init__(self, address: Address, topic: str) -> None:
-        self._calls = Calls(address)
+        self._server = Server(address)
         self._topic = address.topic(topic)
 
-    def __enter__(self) -> WireStaging:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._calls.close()
+    def close(self) -> None:
+        self._server.close()
 
     def stage(self, writer: str, epoch: int, rows: Iterator[pa.RecordBatch]) -> Sequence[str]:
         return [self._stage(writer, epoch, piece) for some in rows for piece, _ in packed(some)]
 
     def _stage(self, writer: str, epoch: int, piece: bytes) -> str:
         request = v1.StagePartRequest(topic=self._topic, writer=writer, epoch=epoch, batches=piece)
-        return self._calls.call("StagePart", request, v1.StagePartResponse).part
+        return self._server.call("StagePart", request, v1.StagePartResponse).part
 
     def commit(self, writer: str, epoch: int, parts: Sequence[str]) -> None:
         request = v1.CommitEpochRequest(topic=self._topic, writer=writer, epoch=epoch, parts=parts)
-        self._calls.call("CommitEpoch", request, v1.CommitEpochResponse)
+        self._server.call("CommitEpoch", request, v1.CommitEpochResponse)
 
     def discard(self, writer: str, epoch: int, parts: Sequence[str]) -> None:
         request = v1.DiscardPartsRequest(topic=self._topic, writer=writer, epoch=epoch, parts=parts)
-        self._calls.call("DiscardParts", request, empty_pb2.Empty)
+        self._server.call("DiscardParts", request, empty_pb2.Empty)

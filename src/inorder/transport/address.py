@@ -57,17 +57,17 @@ def parse(url: str) -> Address:
     except ValueError:
         host = port = None
     if parts.scheme != "grpc" or not host or not port or parts.path.strip("/") or "@" in parts.netloc or parts.fragment:
-        raise InvalidArgument(f"address: grpc://host:port, as in grpc://127.0.0.1:8085, not {shown!r}")
+        raise InvalidArgument(f"a server: grpc://host:port, as in grpc://127.0.0.1:8085, not {shown!r}")
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in OPTIONS:
-            raise InvalidArgument(f"address {base!r}: unknown option {name!r}; there are {', '.join(OPTIONS)}")
+            raise InvalidArgument(f"{base}: unknown option {name!r}; there are {', '.join(OPTIONS)}")
         if name in options:
-            raise InvalidArgument(f"address {base!r}: option {name!r} is given twice")
+            raise InvalidArgument(f"{base}: option {name!r} is given twice")
         options[name] = value
     project = options.get("project", DEFAULT_PROJECT)
     if not _PROJECT.fullmatch(project):
-        raise InvalidArgument(f"address {base!r}: project: letters, digits and -_.: only, not {project!r}")
+        raise InvalidArgument(f"{base}: project: letters, digits and -_.: only, not {project!r}")
     return Address(parts.netloc, project, _seconds(options.get("timeout")))
 
 
