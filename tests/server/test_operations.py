@@ -1,5 +1,7 @@
 """What those see who operate a server: how it stops, its health, its metrics."""
 
+import contextlib
+import queue
 import re
 import socket
 import threading
@@ -18,6 +20,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 from inorder.broker import MessageQueue
 from inorder.journal.journal import Journal
 from inorder.journal.segments import SegmentStore
+from inorder.message import Message
+from inorder.protocol import PROTOCOL_KEY, inorder_v1_pb2
+from inorder.server.extensions.delivery import TIDY
 from inorder.server.metrics import FAMILIES
 from inorder.testing.faults import Faults, FaultyDisk
 
@@ -66,6 +71,81 @@ def test_a_server_that_stops_hands_back_what_its_streams_have_so_that_others_go_
     assert [one for one in again if one != b"d"] == [b"a", b"b", b"c"]
     counters = server.broker.metrics("worker").counters
     assert (counters.redelivered, counters.nacked, counters.expired) == (4, 0, 0)
+
+
+class OwnStream:
+    """A StreamingPull of a client that knows inorder.v1."""
+
+    def __init__(self, server: Running) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.prefix = ""
+        self.send(subscription=SUBSCRIPTION, messages=100, bytes=1_000_000)
+        method = server.channel().stream_stream(
+            "/google.pubsub.v1.Subscriber/StreamingPull",
+            request_serializer=inorder_v1_pb2.Demand.SerializeToString,
+            response_deserializer=inorder_v1_pb2.Delivery.FromString,
+        )
+        self.call = method(iter(self._requests.get, None), metadata=[(PROTOCOL_KEY, "1")], timeout=60)
+
+    def send(self, **fields: Any) -> None:
+        self._requests.put(inorder_v1_pb2.Demand(**fields))
+
+    def leases(self, count: int) -> list[int]:
+        leases: list[int] = []
+        while len(leases) < count:
+            delivery = next(self.call)
+            self.prefix = delivery.terms.ack_id_prefix or self.prefix
+            leases += delivery.messages.leases
+        return leases
+
+    def ack(self, leases: list[int]) -> None:
+        self.send(ack_id_prefix=self.prefix, acks=leases, number=1, messages=10_000, bytes=10_000_000)
+
+    def code(self) -> grpc.StatusCode:
+        """How it ended; waits for that."""
+        with contextlib.suppress(grpc.RpcError):
+            for _ in self.call:
+                pass
+        self._requests.put(None)
+        code: grpc.StatusCode = self.call.code()
+        return code
+
+
+def test_what_clients_of_our_own_have_is_handed_back_too(server: Running) -> None:
+    publish(server, "abc", "key")
+    stream = OwnStream(server)
+    stream.leases(3)
+    assert not server.broker.pull("worker", 10)
+    server.stop()
+    assert stream.code() is grpc.StatusCode.UNAVAILABLE
+    assert [message.data for message in server.broker.pull("worker", 10)] == [b"a", b"b", b"c"]
+
+
+def test_a_drain_waits_for_clients_of_our_own_too(server: Running) -> None:
+    publish(server, "ab", "key")
+    stream = OwnStream(server)
+    leases = stream.leases(2)
+    stopping = threading.Thread(target=lambda: server.run(server.server.stop(drain_seconds=25)))
+    stopping.start()
+    health = watch_health(server)
+    wait_until(lambda: next(health) == NOT_SERVING)
+    stream.ack(leases)
+    assert stream.code() is grpc.StatusCode.UNAVAILABLE
+    stopping.join()
+    assert server.broker.metrics("worker").backlog_messages == 0
+
+
+def test_a_stream_of_our_own_remembers_only_what_is_out(server: Running) -> None:
+    port = server.run(server.server.start_metrics())
+    stream = OwnStream(server)
+    for _ in range(3 * TIDY):
+        server.broker.publish("orders", [Message(b"a")])
+        stream.ack(stream.leases(1))
+    wait_until(lambda: server.broker.metrics("worker").backlog_messages == 0)
+    ((_, taker),) = server.server._desks.takers()
+    assert len(taker._spans) <= TIDY
+    assert [*samples(port)["inorder_stream_outstanding_messages"].values()] == [0]
+    stream.call.cancel()
 
 
 def test_a_drain_waits_for_the_acks_of_what_is_out_and_gives_out_nothing_more(server: Running) -> None:
