@@ -1,11 +1,12 @@
 """`PubSub("grpc://…")` with certificates and tokens."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from inorder import PermissionDenied, PubSub, Unauthenticated, Unavailable
+from inorder import Message, PermissionDenied, PubSub, Unauthenticated, Unavailable
 from inorder.errors import InvalidArgument
 from inorder.server.security.options import Security
 from inorder.transport.address import parse
@@ -58,9 +59,9 @@ def test_publish_and_handle_by_mutual_tls_and_a_token(
     with PubSub(url(server, authority, client, f"token={tokens.secrets['root']}")) as pubsub:
         subscription = pubsub.subscription("worker")
 
-        def handle(message: object) -> None:
-            handled.append(message.data)  # type: ignore[attr-defined]
-            message.ack()  # type: ignore[attr-defined]
+        def handle(message: Message) -> None:
+            handled.append(message.data)
+            message.ack()
 
         subscription.on("message", handle)
         subscription.open()
@@ -102,6 +103,37 @@ def test_a_token_in_a_file_may_be_replaced_while_a_client_runs(
         file.unlink()  # what was read is still good
         pubsub.topic("orders").publish_message(b"c").result(20)
     assert server.broker.metrics("worker").backlog_messages == 3
+
+
+def test_a_client_whose_token_is_revoked_is_told_and_what_it_has_goes_to_others(
+    server: Running, authority: Authority, client: Pair, tokens: Tokens
+) -> None:
+    work = tokens.add("work", subscribe=["worker"])
+    server.run(_look_again(server))
+    seen: list[bytes] = []
+    errors: list[Exception] = []
+    revoked, closed = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        seen.append(message.data)
+        assert revoked.wait(60)
+        message.ack()  # too late
+
+    with PubSub(url(server, authority, client, f"token={work}")) as pubsub:
+        subscription = pubsub.subscription("worker")
+        subscription.on("message", handle)
+        subscription.on("error", errors.append)
+        subscription.on("close", closed.set)
+        subscription.open()
+        server.broker.publish("orders", [Message(b"a", None, "key"), Message(b"b", None, "key")])
+        wait_until(lambda: seen == [b"a"])
+        tokens.remove("work")
+        wait_until(lambda: [message.data for message in server.broker.pull("worker", 10)] == [b"a"])
+        revoked.set()
+        assert closed.wait(60)
+    assert [type(error) for error in errors] == [Unauthenticated]
+    assert seen == [b"a"]
+    assert server.broker.metrics("worker").backlog_messages == 2
 
 
 def test_a_client_does_not_talk_to_a_server_that_it_cannot_tell(

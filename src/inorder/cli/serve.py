@@ -173,9 +173,12 @@ async def _run(server: Server, settings: argparse.Namespace, folder: Path | None
     if settings.metrics_port is not None:
         metrics_port = await server.start_metrics(settings.metrics_host, settings.metrics_port)
     kept = "in memory" if folder is None else f"from {folder}"
-    print(f"inorder serves {kept}: PUBSUB_EMULATOR_HOST={settings.host}:{port}", flush=True)
+    address = f"{settings.host}:{port}"
+    # What Google's clients read for an emulator is for one without TLS.
+    reached = f"grpc://{address}?tls=1" if settings.tls_certificate else f"PUBSUB_EMULATOR_HOST={address}"
+    print(f"inorder serves {kept}: {reached}", flush=True)
     if metrics_port is not None:
         print(f"inorder tells metrics: http://{settings.metrics_host}:{metrics_port}/metrics", flush=True)
-    _log.info("serves %s at %s:%d", kept, settings.host, port)
+    _log.info("serves %s at %s", kept, address)
     await stop.wait()
     await server.stop(settings.drain_seconds)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -47,6 +48,8 @@ from inorder.server.subscriber import Subscriber
 
 STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
 LOOK_SECONDS = 0.5  # between two looks whether the broker still works
+
+Handlers: TypeAlias = Mapping[str, Any]  # of a service, for gRPC: each call by its name
 
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -150,8 +153,19 @@ class Server:
         handlers[HEALTH] = {**self._health.handlers()}
         self._health.serve(handlers)
         handlers[REFLECTION] = {**reflecting(handlers)}
-        self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
         counted = Calls()
+        bound = self._listen(handlers, counted, host, port, credentials)
+        await self._grpc.start()
+        self._exporter = Exporter(self._broker, self.names, self._admin, self._desks, counted)
+        self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
+        self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
+        self._pushes.start()
+        self._chores += [asyncio.create_task(self.expiry.run()), asyncio.create_task(self._look_at_broker())]
+        return bound
+
+    def _listen(self, handlers: Mapping[str, Handlers], counted: Calls, host: str, port: int, credentials: Any) -> int:
+        """Every call goes through all gates, whatever service it is of."""
+        self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
         self._door = Door()
         gates = Gates(counted, self._door, peers.Peers(self._limits), *([self.guard] if self.guard else []))
         self._grpc = grpc.aio.server(interceptors=[gates], options=[*_OPTIONS, *peers.options(self._limits)])
@@ -160,20 +174,13 @@ class Server:
         )
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound: int = (
-                self._grpc.add_secure_port(address, credentials)
-                if credentials
-                else self._grpc.add_insecure_port(address)
-            )
+            if credentials is None:
+                bound: int = self._grpc.add_insecure_port(address)
+            else:
+                bound = self._grpc.add_secure_port(address, credentials)
         except RuntimeError as error:
             self._admin.close()
             raise Unavailable(f"cannot listen on {address}: {error}") from None
-        await self._grpc.start()
-        self._exporter = Exporter(self._broker, self.names, self._admin, self._desks, counted)
-        self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
-        self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
-        self._pushes.start()
-        self._chores += [asyncio.create_task(self.expiry.run()), asyncio.create_task(self._look_at_broker())]
         return bound
 
     async def _look_at_broker(self) -> None:
