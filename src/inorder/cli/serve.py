@@ -169,16 +169,20 @@ async def _run(server: Server, settings: argparse.Namespace, folder: Path | None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
     port = await server.start(settings.host, settings.port)
-    metrics_port = None
-    if settings.metrics_port is not None:
-        metrics_port = await server.start_metrics(settings.metrics_host, settings.metrics_port)
-    kept = "in memory" if folder is None else f"from {folder}"
-    address = f"{settings.host}:{port}"
-    # What Google's clients read for an emulator is for one without TLS.
-    reached = f"grpc://{address}?tls=1" if settings.tls_certificate else f"PUBSUB_EMULATOR_HOST={address}"
-    print(f"inorder serves {kept}: {reached}", flush=True)
-    if metrics_port is not None:
-        print(f"inorder tells metrics: http://{settings.metrics_host}:{metrics_port}/metrics", flush=True)
-    _log.info("serves %s at %s", kept, address)
-    await stop.wait()
-    await server.stop(settings.drain_seconds)
+    drain_seconds = 0.0
+    try:
+        metrics_port = None
+        if settings.metrics_port is not None:
+            metrics_port = await server.start_metrics(settings.metrics_host, settings.metrics_port)
+        kept = "in memory" if folder is None else f"from {folder}"
+        address = f"{settings.host}:{port}"
+        # What Google's clients read for an emulator is for one without TLS.
+        reached = f"grpc://{address}?tls=1" if settings.tls_certificate else f"PUBSUB_EMULATOR_HOST={address}"
+        print(f"inorder serves {kept}: {reached}", flush=True)
+        if metrics_port is not None:
+            print(f"inorder tells metrics: http://{settings.metrics_host}:{metrics_port}/metrics", flush=True)
+        _log.info("serves %s at %s", kept, address)
+        await stop.wait()
+        drain_seconds = settings.drain_seconds
+    finally:
+        await server.stop(drain_seconds)

@@ -106,6 +106,10 @@ def test_a_setting_that_is_wrong_is_named_with_where_it_stands(
         (["--memory", "--host", "0.0.0.0"], "can be reached from other machines, which needs TLS"),
         (["--memory", "--tls-key", "x"], "tls_certificate and tls_key: give both, or none"),
         (["--memory", "--tokens", "missing.toml"], "missing.toml"),
+        (
+            ["--memory", "--metrics-port", "0", "--metrics-host", "203.0.113.1"],
+            "cannot listen for metrics on 203.0.113.1",
+        ),
         (["--memory", "--max-request-bytes", "5"], "max_request_bytes: at least 10000000"),
     ],
 )
