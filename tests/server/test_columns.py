@@ -215,6 +215,16 @@ def test_an_epoch_is_published_when_it_is_committed_and_once(server: Running, ou
     assert received(server) == ["a3"]
 
 
+def test_an_epoch_may_have_nothing_in_it(server: Running, ours: Extensions) -> None:
+    empty = pa.RecordBatch.from_pydict({"data": pa.array([], pa.binary())})
+    ((batches, _),) = packed(empty)
+    assert commit(ours, ours.StagePart(topic=TOPIC, writer="w", epoch=0, batches=batches).part)
+    assert commit(ours, epoch=1)
+    assert commit(ours, staged(ours, "a1", epoch=2), epoch=2)
+    assert received(server) == ["a1"]
+    assert not commit(ours, epoch=1)
+
+
 def test_a_message_has_all_its_parts(server: Running, ours: Extensions) -> None:
     attributes = pa.array([[("x", "1")], None], pa.map_(pa.string(), pa.string()))
     batches = piece("a1", "b2", attributes=attributes)

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from inorder.broker import MessageQueue
 from inorder.cli import main
-from inorder.errors import FailedPrecondition, Unavailable
+from inorder.errors import FailedPrecondition, InvalidArgument, Unavailable
 from inorder.patterns import slot_of
 from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.spark.logs import open_log
 from inorder.spark.staging import open_staging
 from inorder.spark.topics import open_topic, read
 from inorder.spark.wire import Server
@@ -93,6 +94,16 @@ def test_what_is_staged_is_there_when_the_server_is_killed_and_is_committed_once
     assert found == [[b"0", b"1", b"2"]]
 
 
+def test_a_task_that_fails_removes_what_it_has_staged(server: ServerProcess, folder: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        for key in ("k", ""):
+            yield pa.RecordBatch.from_pydict({"data": ["x"], "ordering_key": [key]})
+
+    with open_staging(server.url, "out") as staging, pytest.raises(InvalidArgument, match="key cannot be empty"):
+        staging.stage("w", 0, rows())
+    assert not [*folder.glob("incoming/*/*.part")]
+
+
 def test_a_server_that_does_not_come_back_is_named() -> None:
     with closing(Server(parse("grpc://127.0.0.1:1?timeout=0.2"))) as server:
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
@@ -108,6 +119,9 @@ def test_a_topic_of_a_server_is_a_table(spark: SparkSession, server: ServerProce
     assert texts(table(spark, server.url)) == ALL
     assert texts(table(spark, server.url, startingPosition=1, endingPosition=4)) == ["b0", "c0", "d0"]
     assert texts(table(spark, server.url, startingTimestamp="2100-01-01T00:00:00+00:00")) == []
+    assert open_log(spark, server.url, None, {"topic": "in"}).rows.count() == 100  # for an audit
+    with pytest.raises(InvalidArgument, match="is a server: name the topic"):
+        open_log(spark, server.url, None, {})
     rows = (
         table(spark, server.url, partitionBy="key", partitions=4)
         .selectExpr("ordering_key", "position", "spark_partition_id() AS task")

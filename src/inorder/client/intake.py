@@ -178,21 +178,25 @@ class Intake:
                 if self.stopped or room <= 0 or free <= 0:
                     return False
                 alone = not self._held
-            messages, options = self._deliveries.take(min(room, self._take_at_once), free, alone, self, room)
-            if self._terms.options is not self._options:
-                self._follow()
-            with self._lock:
-                if options is not self._options and not _same_rules(options, self._options):
-                    messages = []  # taken back when the rules changed
-                if not self.stopped:
-                    self._hold(messages)
-                    if options is self._options or not messages:
-                        return bool(messages)
-        if self.stopped:
-            self._release([message._lease for message in messages])
-            return False
-        self._keep_leases([message._lease for message in messages])  # they came with another deadline
-        return True
+            taken = self._deliveries.take(min(room, self._take_at_once), free, alone, self, room)
+            return self._hold_taken(*taken)
+
+    def _hold_taken(self, messages: list[Message], options: SubscriptionOptions | None) -> bool:
+        """Hold what was taken by these options; whether there is anything of it."""
+        if self._terms.options is not self._options:
+            self._follow()
+        with self._lock:
+            if options is not self._options and not _same_rules(options, self._options):
+                messages = []  # taken back when the rules changed
+            stopped = self.stopped
+            if not stopped:
+                self._hold(messages)
+        leases = [message._lease for message in messages] if stopped or options is not self._options else []
+        if stopped:
+            self._release(leases)
+        elif leases:
+            self._keep_leases(leases)  # they came with another deadline
+        return bool(messages) and not stopped
 
     def _hold(self, messages: list[Message]) -> None:
         if not messages:
@@ -337,6 +341,8 @@ class Intake:
 
     def _after_nacks(self, leases: Iterable[int]) -> None:
         """With a message that failed, the broker takes back what is out behind it: let that go, then go on."""
+        with self._taking:  # what was out behind may have come, and wait to be taken
+            self._hold_taken(*self._deliveries.take(0, 0, False, self, 0))
         with self._lock:
             keys = {self._nacking[lease] for lease in leases if lease in self._nacking}
             behind = [held[LEASE] for key in keys for held in self._lanes.waiting(key)]

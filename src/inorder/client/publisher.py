@@ -1,7 +1,7 @@
 """Collects messages into a batch per ordering key and keeps each key in order, also when it fails.
 
-Of each key one request is under way at a time. When it fails, the key is paused: what waits behind
-it fails too, and so does all that comes, until somebody resumes the key.
+Of each key one request is under way at a time, unless the transport keeps their order. When one fails, the key is
+paused: what waits behind it fails too, and so does all that comes, until somebody resumes the key.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Publisher:
         self._topic = topic
         self._lock = threading.Lock()
         self._todo: deque[Callable[[], object]] = deque()  # once the lock is free
+        self._outgoing: deque[Request] = deque()  # the same, of requests whose order counts
+        self._handing_over = threading.Lock()
         self._options = PublishOptions()
         self._collecting: dict[str, list[Collected]] = {}
         self._collected = 0  # messages in all of them
@@ -233,11 +235,10 @@ class Publisher:
 
     def _is_one_request(self, batch: Batch) -> bool:
         flow = self._options.flow_control
-        return (
-            not self._messages
-            and len(batch[0]) <= min(MAX_REQUEST_MESSAGES, flow.max_messages)
-            and sum(batch[3]) <= min(MAX_REQUEST_BYTES, flow.max_bytes)
-        )
+        if self._messages and (not self._transport.in_order or self._collecting or self._waiting):
+            return False
+        most, most_bytes = flow.max_messages - self._messages, flow.max_bytes - self._bytes
+        return len(batch[0]) <= min(MAX_REQUEST_MESSAGES, most) and sum(batch[3]) <= min(MAX_REQUEST_BYTES, most_bytes)
 
     # -- what is collected -------------------------------------------------------------------------
 
@@ -325,7 +326,7 @@ class Publisher:
 
     def _send(self, batches: list[list[Collected]]) -> None:
         """Send batches of different keys together; where a key is under way, its batch waits behind it."""
-        if self._under_way:
+        if self._under_way and not self._transport.in_order:
             batches = [batch for batch in batches if not self._waits_behind(batch)]
         if not batches:
             return
@@ -349,7 +350,21 @@ class Publisher:
         self._requests += 1
         self._under_way |= request.keys
         self._unanswered[id(request.answers)] = request.answers
-        self._todo.append(lambda: self._await(request, self._transport.publish(self._topic, request.batch)))
+        if self._transport.in_order:
+            self._outgoing.append(request)
+            self._todo.append(self._hand_over)
+        else:
+            self._todo.append(lambda: self._await(request, self._transport.publish(self._topic, request.batch)))
+
+    def _hand_over(self) -> None:
+        """Give requests to the transport in their order: one thread at a time, which also does what others note."""
+        while self._outgoing and self._handing_over.acquire(blocking=False):
+            try:
+                while self._outgoing:
+                    request = self._outgoing.popleft()
+                    self._await(request, self._transport.publish(self._topic, request.batch))
+            finally:
+                self._handing_over.release()
 
     def _do(self) -> None:
         """Send requests and give answers, with the lock free."""

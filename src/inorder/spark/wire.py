@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from google.protobuf import empty_pb2
 
+from inorder.errors import InorderError
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.arrow import packed, unpacked
 from inorder.spark.bounds import Bounds
@@ -111,7 +112,15 @@ class WireStaging:
         self._server.close()
 
     def stage(self, writer: str, epoch: int, rows: Iterator[pa.RecordBatch]) -> Sequence[str]:
-        return [self._stage(writer, epoch, piece) for some in rows for piece, _ in packed(some)]
+        parts: list[str] = []
+        try:
+            for some in rows:
+                parts += [self._stage(writer, epoch, piece) for piece, _ in packed(some)]
+        except BaseException:
+            with suppress(InorderError):  # then they stay there, and nobody sees them
+                self.discard(writer, epoch, parts)
+            raise
+        return parts
 
     def _stage(self, writer: str, epoch: int, piece: bytes) -> str:
         request = v1.StagePartRequest(topic=self._topic, writer=writer, epoch=epoch, batches=piece)

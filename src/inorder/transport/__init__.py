@@ -47,7 +47,8 @@ class Deliveries(Protocol):
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
         """What is there now, within the limits; a gap record in its place. Never waits.
 
-        `room` is how many messages could be held in all. What has come from afar comes whole, up to that.
+        `room` is how many messages could be held in all: from afar that many may be on their way afterwards. What has
+        come from there comes whole; 0 messages ask for that alone.
         Raises `SubscriptionNotFound` once the subscription is deleted.
         """
 
@@ -68,6 +69,12 @@ class Transport(Protocol):
     """A broker, as far as a client is concerned."""
 
     clock: Clock
+
+    in_order: bool
+    """Whether batches of a topic may be handed over before those before are answered.
+
+    They are stored in that order then, and what has a key of one that failed fails as well.
+    """
 
     def create_topic(self, name: str, options: TopicOptions) -> Pending[None]: ...
 

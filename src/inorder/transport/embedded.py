@@ -20,6 +20,8 @@ T = TypeVar("T")
 class EmbeddedTransport:
     """Calls go straight to a `MessageQueue`."""
 
+    in_order = False  # it answers at once, or waits for room
+
     def __init__(self, broker: MessageQueue, *, owned: bool) -> None:
         self.broker = broker
         self.clock = broker.clock
@@ -124,6 +126,8 @@ class EmbeddedDeliveries:
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
         options = self.terms.options
+        if not max_messages:
+            return Taken([], options)  # nothing is on its way here
         messages = self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
         while options is not self.terms.options:  # perhaps what was taken was then taken back, by new rules
             options = self.terms.options

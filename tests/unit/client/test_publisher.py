@@ -20,6 +20,8 @@ PATIENCE_SECONDS = 30
 class SlowTransport:
     """Takes requests and keeps them, until the test answers them."""
 
+    in_order = False
+
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.requests: list[tuple[Batch, Pending[list[str]]]] = []

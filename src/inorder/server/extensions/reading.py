@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from inorder.broker import MessageQueue
 from inorder.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -35,7 +35,8 @@ class Reading:
         self._admin = admin
         self._stopping = stopping
         self._journal: JournalReader | None = None  # since somebody reads; it knows of all topics what a broker knows
-        self._using = Lock()  # the journal, from one thread at a time
+        # One thread for it, as it bears no more, and of its own, as to open a large journal takes a while.
+        self._thread = ThreadPoolExecutor(1, "inorder-reading")
 
     def calls(self) -> Mapping[str, RawCall]:
         """Each by its name."""
@@ -48,6 +49,10 @@ class Reading:
     def streams(self) -> Mapping[str, RawStream]:
         """Those that answer more than once."""
         return {"ReadTopic": server_stream(v1.ReadTopicRequest, self.read_topic)}
+
+    def stop(self) -> None:
+        """Take no more questions; what is being read is read."""
+        self._thread.shutdown(wait=False)
 
     async def topic_bounds(self, request: v1.TopicBoundsRequest, context: Context) -> v1.TopicBoundsResponse:
         found = await self._ask(request.topic, lambda journal, topic: journal.topic(topic))
@@ -88,27 +93,34 @@ class Reading:
 
         for batch in record_batches(read_slice(folder_of(self._broker), wanted), size=READ_BYTES):
             kept = batch if slots is None else of_slots(batch, *slots)
-            pieces = [*packed(kept)] if kept.num_rows else []
-            for number, (piece, rows) in enumerate(pieces, 1):
-                last = batch if number == len(pieces) else rows  # what follows the last was looked at as well
-                yield v1.ReadTopicResponse(batches=piece, end=last.column("position")[-1].as_py() + 1)
+            for piece, rows in packed(kept) if kept.num_rows else ():
+                is_last = _last(rows) == _last(kept)
+                # What follows the last was looked at as well, and nobody needs to ask for it again.
+                yield v1.ReadTopicResponse(batches=piece, end=_last(batch if is_last else rows) + 1)
 
     async def _ask(self, resource: str, question: Callable[[JournalReader, str], T]) -> T:
         folder = folder_of(self._broker)
         topic = self._names.topic(resource)
+        if self._stopping.is_set():
+            raise shutting_down()
 
         def ask() -> T:
-            with self._using:
-                if self._journal is None:
-                    self._journal = JournalReader(folder)
-                else:
-                    self._journal.refresh()
-                return question(self._journal, topic)
+            if self._journal is None:
+                self._journal = JournalReader(folder)
+            else:
+                self._journal.refresh()
+            return question(self._journal, topic)
 
         try:
-            return await self._admin.run(ask)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, ask)
         except NotFound:
             raise topic_missing(resource) from None
+
+
+def _last(batch: Any) -> int:
+    """The position of its last row."""
+    position: int = batch.column("position")[-1].as_py()
+    return position
 
 
 def _slots(request: v1.ReadTopicRequest) -> tuple[int, int] | None:

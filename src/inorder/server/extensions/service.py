@@ -53,6 +53,7 @@ class Extensions:
     def stop(self) -> None:
         """End what goes on until its client has enough."""
         self._stopping.set()
+        self._reading.stop()
 
     async def describe(self, request: v1.DescribeRequest, context: Context) -> v1.Description:
         return v1.Description(protocol=PROTOCOL, version=version("inorder"), project=self._names.project)

@@ -1,9 +1,10 @@
-"""What is published to one topic: batches together in requests, each stored once however often it is sent.
+"""What is published to one topic: batches together in requests, in order, each stored once however often it is sent.
 
-What is handed over while requests are under way goes together in the next one. A publisher hands over no batch of a
-key before the one before is answered, so requests that are under way together have no key in common, and it does not
-matter which of them comes first. Each of a few lanes has one under way, and numbers its own: the server stores a number
-once, and answers as it did when it is sent again.
+Several requests are under way at a time. The server stores attempts by their numbers: one that comes before its
+predecessor is refused, and so is what comes after one that failed. When anything goes wrong, nothing more is sent
+until all that is under way has come back; then it is known what was stored, and the rest goes on from there.
+
+What is handed over while requests are under way goes together in the next one.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
-from inorder.errors import OutOfSequence, Unavailable
+from inorder.errors import InorderError, KeyPaused, OutOfSequence, Unavailable
 from inorder.message import Batch
 from inorder.pending import Pending
 from inorder.protocol import PRODUCER_KEY
@@ -30,7 +31,7 @@ PUBLISH = "/google.pubsub.v1.Publisher/Publish"
 MAX_MESSAGES = 1_000
 MAX_BYTES = 9_000_000
 
-LANES = 4  # one request is made while others travel, are stored, and are read
+MAX_UNDER_WAY = 4  # one request is made while others travel, are stored, and are read
 
 
 class Handed:
@@ -44,35 +45,30 @@ class Handed:
         self.size = sum(batch[3])
         self.answer: Pending[list[str]] = Pending()
 
+    def any_of(self, keys: Collection[str]) -> str:
+        """One of these keys that it has; empty if none."""
+        return next((key for key in self.batch[0] if key in keys), "")
 
-@dataclass(slots=True, eq=False)
+
 class Request:
     """What is sent in one go, until it is answered."""
 
-    parts: Sequence[Handed]
-    raw: bytes
-    pauses: Iterator[float] = field(default_factory=pauses)
-    failing_since: float | None = None
+    __slots__ = ("cancel", "error", "number", "parts", "raw", "travels")
 
-
-class Lane:
-    """A line of requests, one after the other, under a name that nobody else has."""
-
-    def __init__(self) -> None:
-        self.cancel: Callable[[], object] = lambda: None
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """The server has forgotten us, or nobody knows whether it has stored the last number."""
-        self.producer = uuid.uuid4().hex
+    def __init__(self, parts: Sequence[Handed], raw: bytes) -> None:
+        self.parts = parts
+        self.raw = raw
         self.number = 0
+        self.travels = False
+        self.error: InorderError | None = None  # what it came back with
+        self.cancel: Callable[[], object] = lambda: None
 
 
 class Outlet:
     """Publishes to one topic of a server. Thread-safe.
 
-    `once`: the server stores a numbered attempt once. Without that, what is sent again because its answer was lost
-    may be stored twice, as with any client of such a server.
+    `once`: the server stores a numbered attempt once. Without that, one request is under way at a time, and what is
+    sent again because its answer was lost may be stored twice, as with any client of such a server.
     """
 
     def __init__(self, calls: Calls, resource: str, *, once: bool) -> None:
@@ -81,10 +77,13 @@ class Outlet:
         self._once = once
         self._lock = threading.Lock()
         self._waiting: deque[Handed] = deque()
-        self._alone: deque[Handed] = deque()  # of a request that was refused: each by itself, to learn which was meant
-        self._idle = [Lane() for _ in range(LANES)]
-        self._busy: set[Lane] = set()
+        self._under_way: deque[Request] = deque()
+        self._stalled = False  # something went wrong: first all must come back
+        self._sending = False
         self._may_wait = True
+        self._pauses = pauses()
+        self._failing_since: float | None = None
+        self._begin_anew()
 
     def publish(self, batch: Batch) -> Pending[list[str]]:
         handed = Handed(batch)
@@ -97,20 +96,34 @@ class Outlet:
         """What waits for room, now or later, is given up by the server: it is asked again, and not to wait."""
         with self._lock:
             self._may_wait = False
-            cancels = [lane.cancel for lane in self._busy] if self._once else []
+            cancels = [request.cancel for request in self._under_way] if self._once else []
         for cancel in cancels:
             cancel()
 
+    # -- sending -----------------------------------------------------------------------------------
+
+    def _begin_anew(self) -> None:
+        """Count from 0 under a name that nobody else has. What went by the old one will never be stored."""
+        self._producer = uuid.uuid4().hex
+        self._next = 0
+
     def _send(self) -> None:
-        """Send what waits, as far as lanes are idle."""
+        """Send what waits, as far as it may be under way. One thread does, so that it goes in order."""
         while True:
             with self._lock:
-                if not self._idle or not (self._alone or self._waiting):
+                full = len(self._under_way) >= (MAX_UNDER_WAY if self._once else 1)
+                if self._sending or self._stalled or full or not self._waiting:
                     return
-                parts = [self._alone.popleft()] if self._alone else self._together()
-                lane = self._idle.pop()
-                self._busy.add(lane)
-            self._begin(lane, Request(parts, publish_request(self._resource, [part.batch for part in parts])))
+                self._sending = True
+                parts = self._together()
+            request = Request(parts, publish_request(self._resource, [part.batch for part in parts]))
+            with self._lock:
+                self._sending = False
+                self._under_way.append(request)
+                if self._stalled:  # it goes with the others
+                    return
+                begun = self._begin(request)
+            begun()
 
     def _together(self) -> list[Handed]:
         parts = [self._waiting.popleft()]
@@ -123,57 +136,95 @@ class Outlet:
             parts.append(self._waiting.popleft())
         return parts
 
-    def _begin(self, lane: Lane, request: Request) -> None:
-        answer, lane.cancel = self._calls.begin(PUBLISH, request.raw, None, self._metadata(lane))
-        answer.add_done_callback(lambda done: self._answered(lane, request, done))
+    def _begin(self, request: Request) -> Callable[[], None]:
+        """Send a request, with the lock held, or it could be overtaken; returns what is to be done without it."""
+        request.number, self._next = self._next, self._next + 1
+        request.travels = True
+        answer, request.cancel = self._calls.begin(PUBLISH, request.raw, None, self._metadata(request))
+        return partial(answer.add_done_callback, partial(self._answered, request))
 
-    def _metadata(self, lane: Lane) -> Metadata:
+    def _metadata(self, request: Request) -> Metadata:
         if not self._once:
             return ()
-        attempt = v1.Attempt(producer=lane.producer, number=lane.number, now=not self._may_wait)
+        attempt = v1.Attempt(producer=self._producer, number=request.number, now=not self._may_wait)
         return ((PRODUCER_KEY, attempt.SerializeToString()),)
 
-    def _answered(self, lane: Lane, request: Request, done: Pending[bytes]) -> None:
+    # -- what comes back ---------------------------------------------------------------------------
+
+    def _answered(self, request: Request, done: Pending[bytes]) -> None:
         error = done.exception()
+        with self._lock:
+            request.travels = False
+            if isinstance(error, InorderError):
+                request.error = error
+                self._stalled = True
+            else:
+                self._under_way.remove(request)
+                self._failing_since = None
+            recover = self._stalled and not any(one.travels for one in self._under_way)
         if error is None:
-            lane.number += 1
-            self._finished(lane)
             ids, first = published_ids(done.result()), 0
             for part in request.parts:
                 part.answer.set_result(ids[first : first + part.count])
                 first += part.count
-        elif self._calls.worth_repeating(error):
-            self._again(lane, request, error)
-        elif isinstance(error, OutOfSequence) and lane.number:
-            lane.begin_anew()  # the topic is another one, or we were silent for too long: this was not stored
-            self._begin(lane, request)
+        if recover:
+            self._recover()
         else:
-            self._refused(lane, request, error)
+            self._send()
 
-    def _finished(self, lane: Lane) -> None:
+    def _recover(self) -> None:
+        """All has come back: what was not stored goes again, in order, except for what must not."""
+        failed: list[tuple[Handed, BaseException]] = []
+        pause = 0.0
         with self._lock:
-            self._busy.discard(lane)
-            self._idle.append(lane)
-        self._send()
-
-    def _again(self, lane: Lane, request: Request, error: BaseException) -> None:
-        """The server was not reached, or its answer was lost: the same number once more."""
-        now = time.monotonic()
-        if request.failing_since is None:
-            request.failing_since = now
-        if now - request.failing_since > self._calls.timeout_seconds:
-            self._refused(lane, request, error)
+            if self._under_way:
+                error = self._under_way[0].error
+                if self._calls.worth_repeating(error) and not self._too_long():
+                    pause = next(self._pauses) if self._may_wait else 0.0
+                    self._next = self._under_way[0].number  # the same numbers again: some may have been stored
+                else:
+                    failed = self._give_up(error)
+        for part, why in failed:
+            part.answer.set_exception(why)
+        if pause:
+            later(pause, self._go_on)
         else:
-            later(next(request.pauses), lambda: self._begin(lane, request))
+            self._go_on()
 
-    def _refused(self, lane: Lane, request: Request, error: BaseException) -> None:
-        meant = len(request.parts) == 1 or isinstance(error, Unavailable)
-        if isinstance(error, Unavailable):
-            lane.begin_anew()
-        if not meant:
-            with self._lock:
-                self._alone.extend(request.parts)
-        self._finished(lane)
-        if meant:
-            for part in request.parts:
-                part.answer.set_exception(error)
+    def _too_long(self) -> bool:
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        return now - self._failing_since > self._calls.timeout_seconds
+
+    def _give_up(self, error: InorderError | None) -> list[tuple[Handed, BaseException]]:
+        """The first was refused, and nothing after it was stored; returns what fails of it, and why."""
+        self._begin_anew()
+        self._failing_since, self._pauses = None, pauses()
+        if error is None or (isinstance(error, OutOfSequence) and self._once):
+            return []  # the topic is another one, or we were silent for too long: all of it goes again
+        refused = self._under_way.popleft()
+        if len(refused.parts) > 1 and not isinstance(error, Unavailable):
+            # One of the batches was meant: each by itself tells which.
+            alone = [Request([part], publish_request(self._resource, [part.batch])) for part in refused.parts]
+            self._under_way.extendleft(reversed(alone))
+            return []
+        keys = {key for part in refused.parts for key in part.batch[0] if key}
+        behind = [part for request in self._under_way for part in request.parts]
+        left = [part for part in behind if not part.any_of(keys)]
+        late = [part for part in (*behind, *self._waiting) if part.any_of(keys)]
+        if late:
+            self._under_way = deque(Request([part], publish_request(self._resource, [part.batch])) for part in left)
+            self._waiting = deque(part for part in self._waiting if not part.any_of(keys))
+        return [
+            *((part, error) for part in refused.parts),
+            *((part, KeyPaused(part.any_of(keys))) for part in late),
+        ]
+
+    def _go_on(self) -> None:
+        begun: Iterable[Callable[[], None]]
+        with self._lock:
+            self._stalled = False
+            begun = [self._begin(request) for request in self._under_way]
+        for one in begun:
+            one()
+        self._send()

@@ -104,13 +104,14 @@ class OwnDeliveries:
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
         with self._lock:
-            if self._failure is not None:
+            if self._failure is not None and max_messages:
                 raise self._failure
             options = self.terms.options
             batches, self._arrived = self._arrived, []
             if batches and self._kept_us + self._deadline_us() <= self._clock.now_us():
                 batches = []  # this process stood still, and their time is over
-            self._want(max_messages if not self._eager else room, max_bytes, alone, batches)
+            if max_messages:
+                self._want(max_messages if not self._eager else room, max_bytes, alone, batches)
         messages: list[Message] = []
         for batch in batches:
             messages += batch.messages(source)

@@ -29,6 +29,8 @@ Server: TypeAlias = OwnServer
 class GrpcTransport:
     """Calls go over the wire. What the server is, it is asked when it is needed first."""
 
+    in_order = True
+
     def __init__(self, target: Address, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self._target = target

@@ -1,0 +1,163 @@
+"""Servers that die, stop or are cut off while a client publishes and handles.
+
+Nothing is lost, nothing is stored twice, and no key is out of order.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inorder import Message, PubSub
+from inorder.testing.history import History, anomalies
+from tests.integration.tcp_proxy import TcpProxy
+
+FAULTS = min(int(os.environ.get("KILLS", "3")), 50)
+KEYS = [f"key-{number}" for number in range(20)]
+PATIENCE_SECONDS = 60
+
+
+class ServerProcess:
+    """`inorder serve` on a folder, always on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.port = int(one.getsockname()[1])
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "inorder", "serve", "--data", str(self._folder), "--port", str(self.port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert f":{self.port}" in self._process.stdout.readline()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path / "data")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def proxy(server: ServerProcess) -> Iterator[TcpProxy]:
+    proxy = TcpProxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+class Program:
+    """Publishes to some keys, one message of each after the other, and handles them, until it is told to stop."""
+
+    def __init__(self, port: int, **options: Any) -> None:
+        self.pubsub = PubSub(f"grpc://127.0.0.1:{port}")
+        self.history = History()
+        self.ids: dict[tuple[str | None, bytes], set[str]] = defaultdict(set)  # under which each message was stored
+        self.rounds = 0
+        self._stopped = threading.Event()
+        self._topic = self.pubsub.topic("orders").create().result(PATIENCE_SECONDS)
+        subscription = self._topic.subscription("worker")
+        subscription.create(enable_message_ordering=True, **options).result(PATIENCE_SECONDS)
+        self._handle = self.history.handler(self._seen)
+        subscription.on("message", self._handle).on("error", print).open()
+        self._publisher = threading.Thread(target=self._publish)
+        self._publisher.start()
+
+    def _seen(self, message: Message) -> None:
+        self.ids[message.ordering_key, message.data].add(message.id)
+        message.ack()
+
+    def _publish(self) -> None:
+        while not self._stopped.is_set():
+            data = b"%d" % self.rounds
+            for key in KEYS:
+                self.history.publishing(key, data)
+            sent = [self._topic.publish_message(data, ordering_key=key) for key in KEYS]
+            for key, answer in zip(KEYS, sent, strict=True):
+                answer.result(PATIENCE_SECONDS)
+                self.history.published(key, data)
+            self.rounds += 1
+
+    def more(self, rounds: int = 10) -> None:
+        """Let it go on for so many rounds."""
+        wanted = self.rounds + rounds
+        wait_until(lambda: self.rounds >= wanted)
+
+    def finish(self) -> None:
+        """All is handled and right."""
+        self._stopped.set()
+        self._publisher.join(PATIENCE_SECONDS)
+        worker = self.pubsub.subscription("worker")
+        wait_until(lambda: worker.metrics().result(PATIENCE_SECONDS).backlog_messages == 0)
+        published = self._topic.metadata().result(PATIENCE_SECONDS).published
+        self.pubsub.close().result(PATIENCE_SECONDS)
+        found = anomalies(self.history)
+        assert not found, str(found)
+        assert published == len(KEYS) * self.rounds
+        assert {len(ids) for ids in self.ids.values()} == {1}
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up, f"this did not happen within {PATIENCE_SECONDS} s"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("window", [1, 10])
+def test_a_server_that_is_killed(server: ServerProcess, window: int) -> None:
+    program = Program(server.port, max_outstanding_per_key=window)
+    for _ in range(FAULTS):
+        program.more()
+        server.kill()
+        server.start()
+    program.more()
+    program.finish()
+
+
+@pytest.mark.parametrize("window", [1, 10])
+def test_a_server_that_stands_still(server: ServerProcess, window: int) -> None:
+    """For longer than leases last."""
+    program = Program(server.port, max_outstanding_per_key=window, ack_deadline_seconds=0.5)
+    for _ in range(FAULTS):
+        program.more()
+        server.signal(signal.SIGSTOP)
+        time.sleep(0.7)
+        server.signal(signal.SIGCONT)
+    program.more()
+    program.finish()
+
+
+@pytest.mark.parametrize("window", [1, 10])
+def test_connections_that_are_cut(proxy: TcpProxy, window: int) -> None:
+    program = Program(proxy.port, max_outstanding_per_key=window, ack_deadline_seconds=0.5)
+    for _ in range(3 * FAULTS):
+        program.more(5)
+        proxy.cut()
+    program.more()
+    program.finish()
+
+
+def test_a_network_that_is_slow(proxy: TcpProxy) -> None:
+    proxy.delay_seconds = 0.03
+    program = Program(proxy.port, max_outstanding_per_key=10)
+    program.more()
+    program.finish()
