@@ -1,13 +1,14 @@
 """`PubSub("grpc://…")` with certificates and tokens."""
 
 import os
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from inorder import Message, PermissionDenied, PubSub, Unauthenticated, Unavailable
-from inorder.errors import InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.server.security.options import Security
 from inorder.transport.address import parse
 from inorder.transport.grpc.channel import join, leave
@@ -170,3 +171,12 @@ def test_a_token_on_loopback_needs_no_tls(serve: Serve, tokens: Tokens) -> None:
     with PubSub(address) as pubsub:
         pubsub.topic("orders").create().result(20)
     assert server.broker.topic_exists("orders")
+
+
+def test_no_error_of_an_address_tells_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        PubSub("grpc://localhost?token=SECRET")
+    monkeypatch.setitem(sys.modules, "inorder.transport.grpc.transport", None)
+    with pytest.raises(FailedPrecondition, match="pip install") as missing:
+        PubSub("grpc://localhost:1?token=SECRET")
+    assert "SECRET" not in f"{refused.value} {missing.value}"

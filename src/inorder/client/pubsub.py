@@ -112,7 +112,8 @@ def _connect(target: str) -> Transport:
     try:
         from inorder.transport.grpc.transport import GrpcTransport
     except ModuleNotFoundError as error:
-        raise FailedPrecondition(f"target {target!r} needs `pip install 'inorder[server]'`: {error}") from None
+        server = target.partition("?")[0]  # what follows may be secret
+        raise FailedPrecondition(f"target {server!r} needs `pip install 'inorder[server]'`: {error}") from None
     return GrpcTransport(parse(target))
 
 

@@ -108,7 +108,7 @@ def test_a_setting_that_is_wrong_is_named_with_where_it_stands(
         (["--memory", "--tokens", "missing.toml"], "missing.toml"),
         (
             ["--memory", "--metrics-port", "0", "--metrics-host", "203.0.113.1"],
-            "cannot listen for metrics on 203.0.113.1",
+            "cannot listen for metrics",
         ),
         (["--memory", "--max-request-bytes", "5"], "max_request_bytes: at least 10000000"),
     ],
