@@ -517,6 +517,21 @@ def test_tokens_and_tls_together_serve_a_client_of_google(serve: Serve, tmp_path
     transport.close()
 
 
+def test_new_certificates_are_used_without_a_restart_and_bad_ones_are_not(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    used, later = old.pair("server"), new.pair("later")
+    server = serve(security=Security(certificate=used.certificate, key=used.key))
+    check_health(secure(server.address, old))
+    os.replace(later.certificate, used.certificate)  # whose key is still to come
+    check_health(secure(server.address, old))
+    assert "the certificates stay as they were" in caplog.text
+    os.replace(later.key, used.key)
+    check_health(secure(server.address, new))
+    assert code(check_health, secure(server.address, old)) is grpc.StatusCode.UNAVAILABLE
+
+
 def test_certificates_that_do_not_fit_are_refused_by_name(serve: Serve, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     one, other = authority.pair("one"), authority.pair("other")
