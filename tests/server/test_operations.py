@@ -9,10 +9,15 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.pubsub_v1.services.publisher import PublisherClient
+from google.pubsub_v1.services.schema_service import SchemaServiceClient
+from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.types import pubsub
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
@@ -24,6 +29,7 @@ from inorder.message import Message
 from inorder.protocol import PROTOCOL_KEY, inorder_v1_pb2
 from inorder.server.extensions.delivery import TIDY
 from inorder.server.metrics import FAMILIES
+from inorder.server.reflection import _described
 from inorder.testing.faults import Faults, FaultyDisk
 
 from .clients import SUBSCRIPTION, TOPIC, Stream, call, messages
@@ -243,14 +249,48 @@ def test_reflection_lists_what_is_served(server: Running) -> None:
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
     )
+    served = {name.rpartition("/")[0][1:] for name in server.server.calls}
+    symbols = [*served, "google.pubsub.v1.PubsubMessage"]
     questions = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
-        reflection_pb2.ServerReflectionRequest(file_containing_symbol="google.pubsub.v1.PubsubMessage"),
+        *(reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol) for symbol in symbols),
     ]
-    services, file = reflect(iter(questions), timeout=30)
-    listed = {service.name for service in services.list_services_response.service}
-    assert listed == {name.rpartition("/")[0][1:] for name in server.server.calls}
-    assert file.file_descriptor_response.file_descriptor_proto
+    services, *files = reflect(iter(questions), timeout=30)
+    assert {service.name for service in services.list_services_response.service} == served
+    for symbol, file in zip(symbols, files, strict=True):
+        assert file.file_descriptor_response.file_descriptor_proto, symbol
+
+
+def test_what_reflection_says_of_googles_services_is_what_their_clients_do() -> None:
+    sent: dict[str, tuple[str, str]] = {}
+
+    def made(method: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> None:
+        if method.startswith("/google.pubsub.v1."):  # and not of policies
+            sent[method] = _kind(request_serializer), _kind(response_deserializer)
+
+    for client in (PublisherClient, SubscriberClient, SchemaServiceClient):
+        kind = client.get_transport_class()
+        transport = kind(channel=grpc.insecure_channel("localhost:1"), credentials=AnonymousCredentials())
+        transport._stubs.clear()
+        transport._logged_channel = SimpleNamespace(unary_unary=made, stream_stream=made, close=lambda: None)
+        for name in vars(kind):
+            if isinstance(getattr(kind, name), property):
+                getattr(transport, name)
+        transport.grpc_channel.close()
+    file = _described()
+    described = {
+        f"/{file.package}.{service.name}/{method.name}": (method.input_type[1:], method.output_type[1:])
+        for service in file.service
+        for method in service.method
+    }
+    assert described == sent
+
+
+def _kind(function: Any) -> str:
+    """The message that a function reads or writes."""
+    kind = function.__self__
+    name: str = (kind.pb() if hasattr(kind, "pb") else kind).DESCRIPTOR.full_name
+    return name
 
 
 # -- metrics -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@
     startup     what is created when the server starts
     security    who may call, and how much one may ask for
     gates       what every call passes: calls (counted), door (closed when it stops), and those of security
-    health, metrics, scraping   what operators ask
+    health, reflection, metrics, scraping   what operators and their tools ask
     status      what went wrong, in gRPC's codes and Google's words
 """
 

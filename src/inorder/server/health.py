@@ -1,4 +1,4 @@
-"""Health and reflection, by gRPC's own protocols: what those ask who operate a server, and their tools."""
+"""Health, by gRPC's own protocol: what those ask who operate a server, and their tools."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from inorder.server.status import Context, abort, shutting_down
 
 HEALTH: str = health.SERVICE_NAME
-REFLECTION: str = reflection.SERVICE_NAME
 _Response = health_pb2.HealthCheckResponse
 
 
@@ -73,14 +71,3 @@ class Health:
                 await abort(context, shutting_down())
             else:
                 await changed.wait()
-
-
-def reflecting(services: Iterable[str]) -> Mapping[str, Any]:
-    """The calls, for gRPC, by which a tool finds out what is served."""
-    servicer = reflection.aio.ReflectionServicer([*services, REFLECTION])
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        reflection_pb2.ServerReflectionRequest.FromString,
-        reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    return {"ServerReflectionInfo": handler}

@@ -25,7 +25,7 @@ from inorder.server.extensions import service as extensions
 from inorder.server.extensions.delivery import Delivery
 from inorder.server.extensions.service import Extensions
 from inorder.server.gates import Gates
-from inorder.server.health import HEALTH, REFLECTION, Health, reflecting
+from inorder.server.health import HEALTH, Health
 from inorder.server.iam import service as iam
 from inorder.server.iam.book import PolicyBook
 from inorder.server.iam.service import PolicyService
@@ -33,6 +33,7 @@ from inorder.server.metrics import Exporter
 from inorder.server.names import Names
 from inorder.server.publisher import Publisher
 from inorder.server.push.pushes import Pushes
+from inorder.server.reflection import REFLECTION, reflecting
 from inorder.server.resources import MAX_OUTSTANDING_PER_KEY, topic_schema, without_schema
 from inorder.server.schemas import service as schemas
 from inorder.server.schemas.book import SchemaBook
