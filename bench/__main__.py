@@ -31,7 +31,7 @@ from bench.workload import MESSAGE_BYTES, WrongResult
 # for garbage looks through, also while another one measures.
 SUBJECTS = (
     *("core", "broker", "api", "latency", "scaling", "pull", "memory", "patterns", "forwarder", "consumers", "queues"),
-    *("durable", "recovery", "pool", "server", "backlog", "spark", "spark-topics"),
+    *("durable", "recovery", "pool", "server", "client", "backlog", "spark", "spark-topics"),
 )
 ONLY_BY_NAME = {"backlog", "spark", "spark-topics"}  # take minutes
 

@@ -24,9 +24,19 @@ STREAM = "messages"
 class Stream:
     def __init__(self, context: JetStreamContext) -> None:
         self._context = context
+        self._consumer: JetStreamContext.PullSubscription | None = None
 
     async def publish(self, key: str, data: bytes) -> None:
         await self._context.publish(f"{STREAM}.{key}", data)
+
+    async def take_and_ack(self, count: int) -> list[bytes]:
+        """The data of the next ones, which are done by that."""
+        if self._consumer is None:
+            self._consumer = await self._context.pull_subscribe(f"{STREAM}.*", "bench")
+        messages = await self._consumer.fetch(count)
+        for message in messages:
+            await message.ack()
+        return [message.data for message in messages]
 
     async def stored(self) -> int:
         count: int = (await self._context.stream_info(STREAM)).state.messages

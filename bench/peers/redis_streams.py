@@ -1,4 +1,4 @@
-"""A Redis stream with a consumer group; the append-only file is synced before anything is answered."""
+"""A Redis stream with a consumer group; by default the append-only file is synced before anything is answered."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Stream:
 
 
 @contextmanager
-def started() -> Iterator[NewQueue]:
+def started(appendfsync: str = "always") -> Iterator[NewQueue]:
     server, port = servers.program("redis-server"), servers.free_port()
-    options = {"bind": servers.HOST, "port": port, "appendonly": "yes", "appendfsync": "always", "save": ""}
+    options = {"bind": servers.HOST, "port": port, "appendonly": "yes", "appendfsync": appendfsync, "save": ""}
     with servers.folder() as folder:
         command = [server, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
         with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import sys
@@ -20,9 +21,7 @@ class ServerProcess:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = _port()
         self.url = f"grpc://127.0.0.1:{self._port}"
         self.calls = Server(parse(self.url))
         self.start()
@@ -57,3 +56,12 @@ class ServerProcess:
 def message(text: str) -> Message:
     """The first letter is the key, "-" stands for none."""
     return Message(text.encode(), ordering_key=None if text[0] == "-" else text[0])
+
+
+def _port() -> int:
+    """One that is free, and that no connection of others is given while the server is away."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port

@@ -6,21 +6,20 @@ import argparse
 import sys
 from datetime import datetime
 
+from inorder.cli.verbs import Verbs, add_noun, add_verb
 from inorder.errors import FailedPrecondition, InvalidArgument
 
 
-def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(nouns: Verbs) -> None:
     """Let the program know this noun."""
-    noun = nouns.add_parser("token", help="make tokens for a server", description=__doc__)
-    verbs = noun.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    new = verbs.add_parser("new", help="print a new token, once, and its entry for the file, which does not tell it")
+    verbs = add_noun(nouns, "token", "tokens for a server")
+    new = add_verb(verbs, "new", _new, "print a new token, once, and its entry for the file, which does not tell it")
     new.add_argument("name", help="letters, digits, - and _; the log calls it by this name")
     for right, of in (("publish", "topics"), ("subscribe", "subscriptions"), ("admin", "topics/… or subscriptions/…")):
         new.add_argument(
             f"--{right}", action="append", default=[], metavar="PATTERN", help=f"{of}; * is any letters; repeatable"
         )
     new.add_argument("--expires", metavar="TIME", help="as 2030-12-31T00:00:00Z")
-    new.set_defaults(run=_new)
 
 
 def _new(given: argparse.Namespace) -> int:

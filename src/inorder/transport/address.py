@@ -50,6 +50,11 @@ def is_address(url: str) -> bool:
     return url.startswith(SCHEME)
 
 
+def without_secrets(url: str) -> str:
+    """An address as others may see it."""
+    return re.sub(r"([?&]token=)[^&]*", r"\1…", url)
+
+
 def parse(url: str) -> Address:
     """The address that a text stands for. What may be secret in it is in no error."""
     base, _, query = url.partition("?")

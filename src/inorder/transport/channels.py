@@ -16,10 +16,8 @@ OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # how much comes is ours to say
     ("grpc.max_send_message_length", -1),
     # A server that is gone without a word is noticed, and one that is back is found soon.
-    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_time_ms", 30_000),  # other servers hang up if they are asked more often
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),

@@ -3,7 +3,7 @@
 import pytest
 
 from inorder.errors import InvalidArgument
-from inorder.transport.address import Address, is_address, parse
+from inorder.transport.address import Address, is_address, parse, without_secrets
 from inorder.transport.credentials import Credentials
 
 
@@ -74,3 +74,9 @@ def test_names_are_plain_in_the_project_of_the_address() -> None:
     assert address.name_of("projects/shop/topics/orders") == "orders"
     assert address.name_of("projects/other/topics/orders") == "projects/other/topics/orders"
     assert address.name_of("orders") == "orders"
+
+
+def test_an_address_is_shown_without_its_token() -> None:
+    assert without_secrets("grpc://h:1?token=SECRET&tls=1") == "grpc://h:1?token=…&tls=1"
+    assert without_secrets("grpc://h:1?tls=1&token=SECRET") == "grpc://h:1?tls=1&token=…"
+    assert without_secrets("grpc://h:1?token_file=x") == "grpc://h:1?token_file=x"

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
-from inorder.errors import Closed, DeadlineExceeded, InorderError, Unavailable
+from inorder.errors import Closed, DeadlineExceeded, FailedPrecondition, InorderError, Unavailable
 from inorder.pending import Pending
 from inorder.protocol.facts import DETAILS, error_of
 from inorder.transport.grpc.channel import Channel, Metadata
@@ -22,6 +22,10 @@ LONGEST_PAUSE_SECONDS = 2.0
 
 # What becomes of a call whose connection ends, as gRPC tells it.
 _BROKEN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+
+
+class UnknownCall(FailedPrecondition):
+    """The server does not know the call."""
 
 
 class Calls:
@@ -120,6 +124,8 @@ class Calls:
         code, text = call.code(), call.details() or ""
         if self._closed and code in _BROKEN:
             return Closed("this PubSub is closed")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return UnknownCall(text)
         details = [value for key, value in call.trailing_metadata() or () if key == DETAILS]
         if code in _BROKEN and not details:
             return Unavailable(f"no answer from {self.address}: {text}")

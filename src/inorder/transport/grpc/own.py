@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from inorder.clock import Clock
-from inorder.errors import NotFound
 from inorder.message import Gap, Message
 from inorder.metadata import (
     BlockedKey,
@@ -25,6 +24,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import from_json, to_json
 from inorder.transport.address import Address
 from inorder.transport.grpc.calls import Calls
+from inorder.transport.grpc.found import if_found
 from inorder.transport.grpc.publishing import Outlet
 from inorder.transport.grpc.pulling import Puller
 from inorder.transport.grpc.stream import OwnDeliveries
@@ -58,7 +58,7 @@ class OwnServer:
 
     def get_topic(self, name: str) -> Pending[TopicMetadata | None]:
         request = v1.GetTopicRequest(topic=self._target.topic(name))
-        return _if_found(self._ask("GetTopic", request, v1.Topic).map(self._topic))
+        return if_found(self._ask("GetTopic", request, v1.Topic).map(self._topic))
 
     def list_topics(self) -> Pending[list[TopicMetadata]]:
         request = v1.ListTopicsRequest(project=f"projects/{self._target.project}", page_size=1_000)
@@ -80,7 +80,7 @@ class OwnServer:
 
     def get_subscription(self, name: str) -> Pending[SubscriptionMetadata | None]:
         request = v1.GetSubscriptionRequest(subscription=self._target.subscription(name))
-        return _if_found(self._ask("GetSubscription", request, v1.Subscription).map(self._subscription))
+        return if_found(self._ask("GetSubscription", request, v1.Subscription).map(self._subscription))
 
     def list_subscriptions(self, topic: str | None) -> Pending[list[SubscriptionMetadata]]:
         request = v1.ListSubscriptionsRequest(page_size=1_000)
@@ -96,7 +96,7 @@ class OwnServer:
         )
 
     def outlet(self, topic: str) -> Outlet:
-        return Outlet(self._calls, self._target.topic(topic), once=True)
+        return Outlet(self._calls, topic, self._target.topic(topic), once=True)
 
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         puller = self._pullers.get(subscription)
@@ -191,20 +191,3 @@ def _time(time_us: int) -> datetime:
 def _plain(kind: type[T], found: Any) -> T:
     """A value of ours with the fields of a message that has the same names."""
     return kind(**{field.name: getattr(found, field.name) for field in fields(kind)})  # type: ignore[arg-type]
-
-
-def _if_found(answer: Pending[T]) -> Pending[T | None]:
-    """None if what was asked for does not exist."""
-    found: Pending[T | None] = Pending()
-
-    def finished(done: Pending[T]) -> None:
-        error = done.exception()
-        if isinstance(error, NotFound):
-            found.set_result(None)
-        elif error is not None:
-            found.set_exception(error)
-        else:
-            found.set_result(done.result())
-
-    answer.add_done_callback(finished)
-    return found

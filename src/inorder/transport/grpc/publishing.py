@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-from inorder.errors import InorderError, KeyPaused, OutOfSequence, Unavailable
+from inorder.errors import InorderError, KeyPaused, NotFound, OutOfSequence, TopicNotFound, Unavailable
 from inorder.message import Batch
 from inorder.pending import Pending
 from inorder.protocol import PRODUCER_KEY
@@ -71,8 +71,9 @@ class Outlet:
     sent again because its answer was lost may be stored twice, as with any client of such a server.
     """
 
-    def __init__(self, calls: Calls, resource: str, *, once: bool) -> None:
+    def __init__(self, calls: Calls, topic: str, resource: str, *, once: bool) -> None:
         self._calls = calls
+        self._topic = topic
         self._resource = resource
         self._once = once
         self._lock = threading.Lock()
@@ -153,6 +154,10 @@ class Outlet:
 
     def _answered(self, request: Request, done: Pending[bytes]) -> None:
         error = done.exception()
+        if type(error) is NotFound:
+            error = TopicNotFound(
+                self._topic
+            )  # a server that says only that something is missing can mean nothing else
         with self._lock:
             request.travels = False
             if isinstance(error, InorderError):

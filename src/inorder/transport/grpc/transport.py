@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from inorder.broker import microseconds
 from inorder.clock import SYSTEM_CLOCK, Clock
@@ -18,12 +18,53 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.transport import Deliveries
 from inorder.transport.address import Address
 from inorder.transport.grpc import channel
-from inorder.transport.grpc.calls import Calls
+from inorder.transport.grpc.calls import Calls, UnknownCall
 from inorder.transport.grpc.own import DESCRIBE, OwnServer
 from inorder.transport.grpc.publishing import Outlet
 
 T = TypeVar("T")
-Server: TypeAlias = OwnServer
+
+
+class Server(Protocol):
+    """What both kinds of servers can be asked."""
+
+    def create_topic(self, name: str, options: TopicOptions) -> Pending[None]: ...
+
+    def delete_topic(self, name: str) -> Pending[None]: ...
+
+    def get_topic(self, name: str) -> Pending[TopicMetadata | None]: ...
+
+    def list_topics(self) -> Pending[list[TopicMetadata]]: ...
+
+    def create_subscription(self, name: str, topic: str, options: SubscriptionOptions) -> Pending[None]: ...
+
+    def update_subscription(self, name: str, changes: Mapping[str, Any]) -> Pending[None]: ...
+
+    def delete_subscription(self, name: str) -> Pending[None]: ...
+
+    def get_subscription(self, name: str) -> Pending[SubscriptionMetadata | None]: ...
+
+    def list_subscriptions(self, topic: str | None) -> Pending[list[SubscriptionMetadata]]: ...
+
+    def outlet(self, topic: str) -> Outlet: ...
+
+    def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]: ...
+
+    def deliveries(
+        self, subscription: str, wake: Callable[[], None], report: Callable[[str], None], eager: bool
+    ) -> Deliveries: ...
+
+    def seek(self, subscription: str, position: int | None, time_us: int | None) -> Pending[None]: ...
+
+    def blocked_keys(self, subscription: str) -> Pending[list[BlockedKey]]: ...
+
+    def resume_key(self, subscription: str, key: str) -> Pending[None]: ...
+
+    def skip(self, subscription: str, key: str) -> Pending[str]: ...
+
+    def unacked(self, subscription: str) -> Pending[Unacked]: ...
+
+    def metrics(self, subscription: str) -> Pending[Metrics]: ...
 
 
 class GrpcTransport:
@@ -53,8 +94,21 @@ class GrpcTransport:
         return server.then(call)
 
     def _described(self) -> Pending[Server]:
-        asked = self._calls.repeated(DESCRIBE, v1.DescribeRequest().SerializeToString())
-        return asked.map(lambda _: OwnServer(self._calls, self._target, self.clock))
+        described: Pending[Server] = Pending()
+
+        def answered(asked: Pending[bytes]) -> None:
+            error = asked.exception()
+            if isinstance(error, UnknownCall):
+                from inorder.transport.grpc.plain import PlainServer  # Google's package takes a second to import
+
+                described.set_result(PlainServer(self._calls, self._target, self.clock))
+            elif error is not None:
+                described.set_exception(error)
+            else:
+                described.set_result(OwnServer(self._calls, self._target, self.clock))
+
+        self._calls.repeated(DESCRIBE, v1.DescribeRequest().SerializeToString()).add_done_callback(answered)
+        return described
 
     def create_topic(self, name: str, options: TopicOptions) -> Pending[None]:
         return self._with_server(lambda server: server.create_topic(name, options))

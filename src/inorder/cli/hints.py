@@ -1,0 +1,57 @@
+"""What to do next after an error, as a command where there is one."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from inorder.errors import (
+    AlreadyExists,
+    InorderError,
+    JournalInUse,
+    KeyNotBlocked,
+    NotFound,
+    PermissionDenied,
+    SubscriptionNotFound,
+    TopicNotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from inorder.transport.address import without_secrets
+
+
+def hint(error: Exception, given: argparse.Namespace) -> str:
+    """A sentence, or nothing if the error says it all."""
+    if not isinstance(error, InorderError) or not hasattr(given, "target"):
+        return ""
+    match error:
+        case TopicNotFound():
+            return f"to create it: {_command(given, 'topic', 'create', error.topic)}"
+        case SubscriptionNotFound():
+            return f"to create it: {_command(given, 'subscription', 'create', error.subscription, 'TOPIC')}"
+        case NotFound():
+            return f"to begin one there: {_command(given, 'topic', 'create', 'TOPIC')}"
+        case AlreadyExists():
+            noun = "subscription" if hasattr(given, "subscription") else "topic"
+            return f"to see it: {_command(given, noun, 'show', getattr(given, noun, noun.upper()))}"
+        case JournalInUse():
+            return (
+                "stop its owner first; `list` and `show` of topics and subscriptions, `tail` and `dead-letters list` "
+                "work beside it, and with `inorder serve` as the owner all do, by --target grpc://HOST:PORT"
+            )
+        case KeyNotBlocked():
+            return f"to see which are: {_command(given, 'keys', 'blocked', given.subscription)}"
+        case Unauthenticated():
+            return (
+                "--target 'grpc://HOST:PORT?token_file=FILE' brings one; `inorder token new` makes one for the server"
+            )
+        case PermissionDenied():
+            return "whoever runs the server gives rights: the file of `inorder serve --tokens` has them"
+        case Unavailable():
+            return "is it running? `inorder serve --data FOLDER` starts one"
+    return ""
+
+
+def _command(given: argparse.Namespace, *words: str) -> str:
+    target = ["--target", without_secrets(given.target)] if given.target else []
+    return shlex.join(["inorder", *words, *target])

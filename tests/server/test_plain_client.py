@@ -1,0 +1,162 @@
+"""Our client and a server that knows google.pubsub.v1 only."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from inorder import Message, PubSub
+from inorder.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    SubscriptionAlreadyExists,
+    SubscriptionNotFound,
+    TopicAlreadyExists,
+    TopicNotFound,
+)
+from tests.server.conftest import Serve
+from tests.server.plain_server import PlainServer
+
+PATIENCE_SECONDS = 30
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up, f"this did not happen within {PATIENCE_SECONDS} s"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def pubsub(serve: Serve) -> Iterator[PubSub]:
+    plain = PlainServer(serve().address)
+    with PubSub(f"grpc://127.0.0.1:{plain.port}?project=shop") as pubsub:
+        yield pubsub
+    plain.stop()
+
+
+def test_keys_are_handled_in_order(pubsub: PubSub) -> None:
+    topic = pubsub.topic("orders").create().result()
+    subscription = topic.subscription("worker").create(message_ordering=True).result()
+    received: list[tuple[str, int]] = []
+
+    def handle(message: Message) -> None:
+        received.append((message.data.decode(), message.delivery_attempt))
+        if message.data == b"b2" and received.count(("b2", 1)) == 1:
+            message.nack()
+        else:
+            message.ack()
+
+    subscription.on("message", handle).open()
+    ids = [topic.publish_message(text.encode(), ordering_key=text[0]) for text in ("a1", "b1", "a2", "b2", "a3", "b3")]
+    assert len({one.result() for one in ids}) == 6
+    wait_until(lambda: len(received) >= 7)
+    assert [text for text, _ in received if text[0] == "a"] == ["a1", "a2", "a3"]
+    assert [text for text, _ in received if text[0] == "b"] == ["b1", "b2", "b2", "b3"]
+    subscription.close().result()
+    wait_until(lambda: not subscription.pull(10).result())
+
+
+def test_messages_are_pulled_with_their_ids(pubsub: PubSub) -> None:
+    topic = pubsub.topic("orders").create().result()
+    subscription = topic.subscription("worker").create().result()
+    ids = topic.publish_many([Message(b"1", {"a": "b"}, "k"), Message(b"2")]).result()
+    messages = subscription.pull(10).result()
+    assert [message.id for message in messages] == ids
+    assert (messages[0].attributes, messages[0].ordering_key, messages[1].ordering_key) == ({"a": "b"}, "k", None)
+    messages[0].ack().result()
+    messages[1].modify_ack_deadline(60).result()
+    messages[1].nack().result()
+    [again] = subscription.pull(10).result()
+    again.ack().result()
+    assert subscription.pull(10).result() == []
+
+
+def test_a_loop_gets_messages(pubsub: PubSub) -> None:
+    topic = pubsub.topic("orders").create().result()
+    subscription = topic.subscription("worker").create(message_ordering=True).result()
+    topic.publish_many(Message(b"%d" % number, ordering_key="k") for number in range(5)).result()
+    received: list[int] = []
+    for message in subscription:
+        received.append(int(message.data))
+        message.ack().result()
+        if len(received) == 5:
+            break
+    assert received == [0, 1, 2, 3, 4]
+
+
+def test_what_is_missing_or_there_already_is_told_as_ever(pubsub: PubSub) -> None:
+    topic = pubsub.topic("orders")
+    for call in (topic.delete, topic.subscription("worker").create, lambda: topic.publish_message(b"x")):
+        with pytest.raises(TopicNotFound, match="Topic not found: orders"):
+            call().result()
+    topic.create().result()
+    with pytest.raises(TopicAlreadyExists):
+        topic.create().result()
+    subscription = topic.subscription("worker")
+    for call in (subscription.delete, subscription.metadata, subscription.pull):
+        with pytest.raises(SubscriptionNotFound, match="Subscription not found: worker"):
+            call().result()
+    with pytest.raises(SubscriptionNotFound):
+        subscription.on("message", print).open()
+    subscription.create().result()
+    with pytest.raises(SubscriptionAlreadyExists):
+        subscription.create().result()
+    assert [one.name for one in pubsub.topics().result()] == ["orders"]
+    assert [one.name for one in pubsub.subscriptions().result()] == ["worker"]
+    assert [one.name for one in topic.subscriptions().result()] == ["worker"]
+
+
+def test_options_that_the_protocol_knows_are_kept_and_others_refused(pubsub: PubSub) -> None:
+    topic = pubsub.topic("orders").create(message_retention_duration=3600).result()
+    assert topic.metadata().result().options.message_retention_duration == 3600
+    pubsub.topic("dead").create().result()
+    subscription = topic.subscription("worker")
+    subscription.create(
+        ack_deadline=20,
+        retry_policy={"minimum_backoff": 5, "maximum_backoff": 50},
+        dead_letter_policy={"dead_letter_topic": "dead", "max_delivery_attempts": 7},
+        filter='attributes.kind = "x"',
+    ).result()
+    subscription.set_options(ack_deadline=30).result()
+    options = subscription.metadata().result().options
+    assert (options.ack_deadline_seconds, options.filter) == (30, 'attributes.kind = "x"')
+    assert options.retry_policy is not None
+    assert options.retry_policy.maximum_backoff == 50
+    assert options.dead_letter_policy is not None
+    assert options.dead_letter_policy.dead_letter_topic == "dead"
+    with pytest.raises(FailedPrecondition, match="queue_limits: this server knows"):
+        subscription.set_options(queue_limits={"max_messages": 5}).result()
+    with pytest.raises(InvalidArgument, match="whole seconds"):
+        topic.subscription("other").create(ack_deadline=10.5).result()
+
+
+def test_what_only_inorder_knows_cannot_be_asked(pubsub: PubSub) -> None:
+    topic = pubsub.topic("orders").create().result()
+    subscription = topic.subscription("worker").create(retain_acked_messages=True).result()
+    for call in (
+        subscription.metrics,
+        subscription.unacked,
+        subscription.blocked_keys,
+        lambda: subscription.resume_key("k"),
+        lambda: subscription.skip("k"),
+        lambda: subscription.seek(position=0),
+    ):
+        with pytest.raises(FailedPrecondition, match="inorder serve can"):
+            call().result()
+    topic.publish_message(b"x").result()
+    subscription.pull().result()[0].ack().result()
+    subscription.seek(time=0.0).result()
+    [again] = subscription.pull(10).result()
+    assert again.data == b"x"
+
+
+def test_a_subscription_that_is_deleted_ends_its_handlers(pubsub: PubSub) -> None:
+    subscription = pubsub.topic("orders").create().result().subscription("worker").create().result()
+    told: list[object] = []
+    closed = threading.Event()
+    subscription.on("message", Message.ack).on("error", told.append).on("close", closed.set).open()
+    pubsub.subscription("worker").delete().result()
+    assert closed.wait(PATIENCE_SECONDS)
+    assert [type(one) for one in told] == [SubscriptionNotFound]
