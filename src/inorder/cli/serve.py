@@ -61,8 +61,10 @@ SETTINGS = (
     Setting("burst", int, 1_000, "how many of these may come at once", metavar="N"),
     Setting("idle_seconds", float, 600.0, "after which a connection without a call is closed", metavar="SECONDS"),
     Setting("drain_seconds", float, DRAIN_SECONDS, "to wait for acks before it stops", metavar="SECONDS"),
-    Setting("metrics_port", int, None, "tell Prometheus how things are at this port; 0: any that is free"),
-    Setting("metrics_host", str, "127.0.0.1", "the address of that port"),
+    Setting(
+        "metrics_port", int, None, "tell Prometheus how things are at this port; 0: any that is free", metavar="PORT"
+    ),
+    Setting("metrics_host", str, "127.0.0.1", "the address of that port", metavar="HOST"),
     Setting("log_format", str, "text", "of the log, on stderr", choices=get_args(LogFormat)),
     Setting("log_level", str, "warning", "what is logged at least", choices=get_args(LogLevel)),
 )

@@ -161,6 +161,10 @@ def test_a_new_token_is_shown_once_and_its_entry_does_not_tell_it(capsys: pytest
     assert entry["admin"] == ["topics/t"]
     secret = next(word for word in shown.err.split() if word.startswith("checkout."))
     assert secret not in shown.out
+    assert main(["token", "new", "checkout", "--publish", "orders", "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert line["token"].startswith("checkout.")
+    assert tomllib.loads(line["entry"])["tokens"][0]["name"] == line["name"] == "checkout"
     assert main(["token", "new", "checkout", "--publish", "orders", "--expires", "2030-12-31T00:00:00Z"]) == 0
     assert tomllib.loads(capsys.readouterr().out)["tokens"][0]["expires"].year == 2030
 
