@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
@@ -69,7 +70,8 @@ def _coroutine(behaviour: Any) -> Served:
         return served
 
     async def write_all(request: Any, context: Context) -> None:
-        async for response in behaviour(request, context):
-            await context.write(response)
+        async with aclosing(behaviour(request, context)) as responses:  # also when it is left in the middle
+            async for response in responses:
+                await context.write(response)
 
     return write_all
