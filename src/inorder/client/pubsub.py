@@ -107,7 +107,7 @@ def _connect(target: str) -> Transport:
         from inorder.transport.grpc.target import target_of
         from inorder.transport.grpc.transport import GrpcTransport
     except ModuleNotFoundError as error:
-        raise FailedPrecondition(f"target {target!r} needs `pip install 'inorder[server]'`: {error}") from None
+        raise FailedPrecondition(f"target {target!r} needs `pip install 'inorder[client]'`: {error}") from None
     return GrpcTransport(target_of(target))
 
 
