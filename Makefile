@@ -16,7 +16,7 @@ SPARK_KILLS ?= 30
 FUZZ_INPUTS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run tour test lint format protocol bench bench-peers soak clean
+.PHONY: help setup run tour test lint format protocol reference bench bench-peers soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ format: $(READY) ## Rewrite the code in the one format
 
 protocol: $(READY) ## Make Python of src/inorder/protocol/*.proto
 	@$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/inorder/protocol/*.proto
+
+reference: $(READY) ## Write docs/cli.md from the code
+	@$(BIN)/python -m inorder.cli.reference docs/cli.md
 
 bench: $(READY) ## Measure
 	@$(BIN)/python -m bench

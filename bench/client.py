@@ -20,7 +20,8 @@ from typing import Any
 
 from bench.peers import Missing, NewPublisher, NewQueue, servers
 from bench.report import Effort, Row, Table, Target, interleaved, number
-from bench.server import our_command, serving
+from bench.server import ours as our_command
+from bench.server import serving
 from bench.workload import (
     OPTIONS,
     PATIENCE_SECONDS,

@@ -2,7 +2,7 @@
 
 The bare one writes what ours writes, the row of each event and the state of each key, from a list in memory, by two
 statements and a commit, with a sync, per batch. It reads nothing and decides nothing. Ours has the messages from a
-broker, reads the states, takes the step, calls a handler that writes its rows one by one, and acks. The last line is
+broker, reads the states, takes the step, calls a handler that writes its rows in one go, and acks. The last line is
 against half of that work: the rows of the events alone, which is what a consumer does that trusts their order.
 """
 
@@ -94,8 +94,8 @@ class Reader:
         return (key, number, "producer", message.data) if self.writes else (key, number)
 
 
-def _apply(event: Applied, connection: sqlite3.Connection) -> None:
-    connection.execute(UPSERT, (event.key, event.fields[1], event.data))
+def _apply_all(events: Sequence[Applied], connection: sqlite3.Connection) -> None:
+    connection.executemany(UPSERT, [(event.key, event.fields[1], event.data) for event in events])
 
 
 def _consumed(make: Callable[[], Any], events: Sequence[Tuple], batch: int) -> float:
@@ -111,7 +111,7 @@ def _consumed(make: Callable[[], Any], events: Sequence[Tuple], batch: int) -> f
             with store.transaction() as connection:
                 connection.raw.execute(CREATE)
             start = perf_counter()
-            with Consumer(subscription, pattern, store=store, read=read, apply=_apply, batch=batch):
+            with Consumer(subscription, pattern, store=store, read=read, apply_all=_apply_all, batch=batch):
                 if not read.done.wait(PATIENCE_SECONDS):
                     raise WrongResult("events were lost")
             elapsed = perf_counter() - start  # closed: the last transaction is committed, and answered

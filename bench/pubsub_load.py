@@ -78,16 +78,22 @@ class Load:
             for _ in range(in_flight):
                 group.create_task(send())
 
-    async def receive(self, count: int) -> list[bytes]:
-        """So many messages on one stream, each acked on it as it comes."""
-        stream = self._channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")()
-        first = StreamingPullRequest(
+    def stream(self) -> Any:
+        return self._channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")()
+
+    def opening(self) -> Any:
+        """The first request on a stream."""
+        return StreamingPullRequest(
             subscription=self.subscription,
             stream_ack_deadline_seconds=STREAM_SECONDS,
             max_outstanding_messages=10_000,
             max_outstanding_bytes=100_000_000,
         )
-        await stream.write(first.SerializeToString())
+
+    async def receive(self, count: int) -> list[bytes]:
+        """So many messages on one stream, each acked on it as it comes."""
+        stream = self.stream()
+        await stream.write(self.opening().SerializeToString())
         received: list[bytes] = []
         while len(received) < count:
             raw = await asyncio.wait_for(stream.read(), STALL_SECONDS)

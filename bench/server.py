@@ -72,10 +72,10 @@ def _publishing(effort: Effort) -> Iterator[Table]:
     count = effort.of(200_000, 20_000)
     works = {"without attributes": "publish", "with three attributes": "publish-attributes"}
     rates, cpu = [], []
-    with serving(our_command("--memory")) as ours, serving(_parsing("--memory")) as peer:
+    with serving(ours("--memory")) as server, serving(_parsing("--memory")) as peer:
         for name, work in works.items():
             found = interleaved(
-                {OURS: partial(_load, ours, work, count), PARSING: partial(_load, peer, work, count)}, effort
+                {OURS: partial(_load, server, work, count), PARSING: partial(_load, peer, work, count)}, effort
             )
             per_second = {one: [count / figures["seconds"] for figures in runs] for one, runs in found.items()}
             micros = {one: [1e6 * figures["cpu"] / count for figures in runs] for one, runs in found.items()}
@@ -93,8 +93,8 @@ def _publishing(effort: Effort) -> Iterator[Table]:
 def _delivering(effort: Effort) -> Iterator[Table]:
     count, of_emulator = effort.of(100_000, 10_000), effort.of(3_000, 1_000)
     title = f"Server: ordered streaming pull with acks on the stream, {KEYS:,} keys"
-    with servers.folder() as folder, serving(our_command("--data", str(folder / "data"))) as ours:
-        contestants = {OURS: partial(_load, ours, "deliver", count)}
+    with servers.folder() as folder, serving(ours("--data", str(folder / "data"))) as server:
+        contestants = {OURS: partial(_load, server, "deliver", count)}
         missing = ""
         try:
             with serving(_emulator()) as peer:
@@ -126,7 +126,7 @@ def _starting(effort: Effort) -> Table:
             return server.seconds, server.megabytes()
 
     with servers.folder() as folder:
-        contestants = {OURS: partial(started, our_command("--data", str(folder / "data")))}
+        contestants = {OURS: partial(started, ours("--data", str(folder / "data")))}
         missing = ""
         try:
             contestants[EMULATOR] = partial(started, _emulator())
@@ -149,7 +149,7 @@ def _starting(effort: Effort) -> Table:
 def _idling(effort: Effort) -> Table:
     grown: dict[str, list[float]] = {"subscriptions": [], "streams": [], "both": []}
     for _ in range(effort.repetitions):
-        with servers.folder() as folder, serving(our_command("--data", str(folder / "data"))) as server:
+        with servers.folder() as folder, serving(ours("--data", str(folder / "data"))) as server:
             subscriptions, streams = asyncio.run(_idle(server))
         grown["subscriptions"].append(subscriptions)
         grown["streams"].append(streams)
@@ -198,7 +198,7 @@ def _load(server: Started, work: str, count: int) -> dict[str, float]:
     return figures
 
 
-def our_command(*arguments: str) -> list[str]:
+def ours(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "inorder", "serve", *arguments]
 
 

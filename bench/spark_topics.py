@@ -1,9 +1,14 @@
-"""A topic on disk as a source of Spark, and rows of Spark as messages of a topic: rows a second, and small batches."""
+"""A topic as a source of Spark, and rows of Spark as messages of a topic: rows a second, and small batches.
+
+By the folder of the broker, and over the wire, from a server in a process of its own on the same cores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -19,6 +24,7 @@ from inorder.broker import MessageQueue
 
 SOURCE, SINK = Target(250_000, figure=True), Target(150_000, figure=True)
 KEYS = 1_000
+OVER_THE_WIRE = ", over the wire"
 SMALL = 100  # rows of a batch whose latency is measured
 
 
@@ -29,17 +35,17 @@ def measure(effort: Effort) -> Iterator[Table]:
     rows = effort.of(1_000_000, 60_000)
     with session() as spark, TemporaryDirectory(prefix="inorder-bench-") as folder:
         topics = _Topics(spark, Path(folder), rows)
-        contestants = {
-            "source, as a table": topics.table,
-            "source, as a stream": topics.stream,
-            "sink, as a table": topics.write,
-            "sink, as a stream": topics.copy,
-        }
-        rates = interleaved(contestants, effort)
+        with _served(Path(folder), rows) as url:
+            served = _Topics(spark, Path(folder), rows, url)
+            rates = interleaved({**_contestants(topics), **_contestants(served, OVER_THE_WIRE)}, effort)
+        names = [*_contestants(topics)]
         yield Table(
             f"Spark, a topic of {rows:,} messages of {MESSAGE_BYTES} bytes, {KEYS:,} keys",
             "rows/s",
-            [Row(name, rates[name], (), SOURCE if name.startswith("source") else SINK) for name in contestants],
+            [
+                *(Row(name, rates[name], (), SOURCE if name.startswith("source") else SINK) for name in names),
+                *(Row(name + OVER_THE_WIRE, rates[name + OVER_THE_WIRE], rates[name]) for name in names),
+            ],
             [
                 f"{CORES} cores; into a sink that does nothing, the start of a query is part of it",
                 "a sink is done when its batch is committed; the owner of the folder publishes it afterwards",
@@ -47,6 +53,7 @@ def measure(effort: Effort) -> Iterator[Table]:
                     "the sink as a stream reads the topic as well; "
                     f"the owner then publishes {number(topics.taken_in())} messages/s"
                 ),
+                "over the wire: beside the folder in the same moment; the server publishes meanwhile",
             ],
         )
         yield Table(
@@ -56,26 +63,56 @@ def measure(effort: Effort) -> Iterator[Table]:
         )
 
 
-class _Topics:
-    """A folder with a topic that is full, and one that is written."""
+def _contestants(topics: _Topics, where: str = "") -> dict[str, Callable[[], float]]:
+    return {
+        f"source, as a table{where}": topics.table,
+        f"source, as a stream{where}": topics.stream,
+        f"sink, as a table{where}": topics.write,
+        f"sink, as a stream{where}": topics.copy,
+    }
 
-    def __init__(self, spark: Any, folder: Path, rows: int) -> None:
+
+def _fill(folder: Path, rows: int) -> None:
+    """A topic that is full, and one that is written."""
+    with closing(MessageQueue.open(folder)) as queue:
+        queue.register_topic("in", {"message_retention_duration": 86_400})
+        queue.register_topic("out", {"message_retention_duration": 86_400})
+        data = bytes(MESSAGE_BYTES)
+        for start in range(0, rows, 1_000):
+            queue.publish(
+                "in", [Message(data, ordering_key=f"key-{one % KEYS}") for one in range(start, start + 1_000)]
+            )
+
+
+@contextmanager
+def _served(folder: Path, rows: int) -> Iterator[str]:
+    """The same topics behind a server; its address."""
+    _fill(folder / "served", rows)
+    command = [sys.executable, "-m", "inorder", "serve", "--port", "0", "--data", str(folder / "served")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"grpc://{process.stdout.readline().strip().rpartition('=')[2]}"
+        finally:
+            process.terminate()
+
+
+class _Topics:
+    """Both topics, by their folder or by the address of a server."""
+
+    def __init__(self, spark: Any, folder: Path, rows: int, url: str = "") -> None:
         self.spark, self.folder, self.rows = spark, folder, rows
         self._runs = count()
-        with closing(self._owner()) as queue:
-            queue.register_topic("in", {"message_retention_duration": 86_400})
-            queue.register_topic("out", {"message_retention_duration": 86_400})
-            data = bytes(MESSAGE_BYTES)
-            for start in range(0, rows, 1_000):
-                queue.publish(
-                    "in", [Message(data, ordering_key=f"key-{one % KEYS}") for one in range(start, start + 1_000)]
-                )
+        self._name = "served" if url else "data"
+        self._url = url or str(folder / "data")
+        if not url:
+            _fill(folder / "data", rows)
 
     def _owner(self) -> MessageQueue:
         return MessageQueue.open(self.folder / "data")
 
     def _at(self, topic: str) -> dict[str, str]:
-        return {"url": str(self.folder / "data"), "topic": topic}
+        return {"url": self._url, "topic": topic}
 
     def table(self) -> float:
         begin = perf_counter()
@@ -123,4 +160,4 @@ class _Topics:
         return timed(self.rows, self._checkpoint(), lambda at: writer.option("checkpointLocation", at).start()).rate
 
     def _checkpoint(self) -> Path:
-        return self.folder / f"checkpoint-{next(self._runs)}"
+        return self.folder / f"checkpoint-{self._name}-{next(self._runs)}"

@@ -1,86 +1,57 @@
 """MessageQueue: the broker of the specifications, synchronous and thread-safe.
 
-The rules live in `core`; this is the code that waits. Every call is one turn: what time has brought
-about comes first, then the call itself is decided and applied, then its messages become visible and
-whoever waits for them is woken. Nobody is woken while the lock is held.
+The rules live in `core`, and what a call is made of in `turns`; here are the calls.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
-from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, Timer
-from inorder.commits import Commits, Group, Sync
-from inorder.core.events import Decision, Event, Published
+from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock
+from inorder.commits import Sync
+from inorder.core.events import Decision
 from inorder.core.ledger import SnapshotLedger
 from inorder.core.producers import Attempt
-from inorder.core.state import NoRoom, State
+from inorder.core.state import State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
-from inorder.errors import Closed, InorderError, InvalidAckId, InvalidArgument, SnapshotNotFound, SubscriptionNotFound
+from inorder.errors import InorderError, InvalidAckId, InvalidArgument, SnapshotNotFound, SubscriptionNotFound
 from inorder.ingest import Ingest
-from inorder.journal import Location
 from inorder.journal.incoming import Incoming
 from inorder.journal.journal import Journal
 from inorder.journal.opener import JournalKind, open_journal
 from inorder.message import (
-    ATTRIBUTES,
     DATA,
-    POSITION,
     Batch,
     Gap,
     Message,
-    Record,
     Source,
     batch_of,
     check_ordering_key,
     delivered,
     leases_of,
-    new_epoch,
-    numbered,
 )
 from inorder.metadata import BlockedKey, Metrics, SnapshotMetadata, SubscriptionMetadata, TopicMetadata, Unacked
-from inorder.options import SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
+from inorder.options import LAST_PART, SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
+from inorder.turns import SYNC_SECONDS, Turns, Wake
 
 T = TypeVar("T")
 AckId: TypeAlias = str | Message
-Wake = Callable[[], None]
-Report = Callable[[str], None]
 
 # From the year 1 to the end of 9999, as far as a datetime goes.
 MIN_TIME_SECONDS = -62_135_596_800
 MAX_TIME_SECONDS = 253_402_300_800
 
-SYNC_SECONDS = 0.1  # with sync="interval": what a crash of the machine may cost
 
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class Watch:
-    """What somebody who waits for a subscription knows of it, whatever others do to it meanwhile."""
-
-    wake: Wake
-    report: Report
-    id_prefix: str
-    ack_id_prefix: str
-    options: SubscriptionOptions | None  # those in force; None once the subscription is deleted
-
-
-class MessageQueue:
+class MessageQueue(Turns):
     """Topics, subscriptions, leases and ordering keys, in this process.
 
     `MessageQueue.get_instance()` is the one that the whole process shares; `MessageQueue()` is one
@@ -98,43 +69,10 @@ class MessageQueue:
         sync: Sync = "commit",
         sync_seconds: float = SYNC_SECONDS,
     ) -> None:
-        self.clock = clock
-        self._lock = threading.Lock()
-        self._ingest: Ingest | None = None  # if there is a folder where others leave something to publish
-        epoch = new_epoch(clock.now_us())
-        self._journal = journal
-        self._commits: Commits | None = None  # None: nothing is written down
-        self._watchers: dict[str, list[Watch]] = {}
-        self._to_wake: set[str] = set()  # watched subscriptions that may have more to give
-        self._to_call: list[Wake] = []  # once the lock is free
+        self.folder: Path | None = None  # where `open` has opened it
         self._sources: dict[str, _Source] = {}  # by the prefix of their ack ids
-        self._blocked: dict[str, deque[tuple[Batch, Attempt | None, Pending[list[str]]]]] = {}
-        self._full: set[str] = set()  # subscriptions whose being full was logged
-        self._timer: Timer | None = None
-        self._timer_us = inf
-        self._closed = ""  # why it takes no more calls
-        self._failure: InorderError | None = None  # of the journal
-        self._due: Pending[None] | None = None  # until what time has brought about is written
-        if journal is None:
-            self._state = State(epoch)
-        else:
-            self._state = self._recovered(journal, epoch)
-            self._commits = Commits(journal, self._lock, sync, sync_seconds, self._committed, self._stop)
-            self._on_timer()  # somebody may be due
-        _all.add(self)
-
-    def _recovered(self, journal: Journal, epoch: str) -> State:
-        try:
-            book = journal.recover()
-            for ledger in book.subscriptions.values():
-                ledger.calm(self.clock.now_us())
-            return State(epoch, book, journal.history)
-        except BaseException:
-            journal.close()  # so that somebody can look at it
-            raise
-        finally:
-            for sentence in journal.store.report:
-                _log.warning("%s", sentence)
+        self._ingest: Ingest | None = None  # if there is a folder where others leave something to publish
+        super().__init__(clock, journal, sync=sync, sync_seconds=sync_seconds)
 
     @classmethod
     def open(
@@ -156,6 +94,7 @@ class MessageQueue:
             raise InvalidArgument(f"sync: one of {', '.join(map(repr, get_args(Sync)))}, not {sync!r}")
         check_number("sync_seconds", sync_seconds, above=0, up_to=3600)
         broker = cls(clock, open_journal(folder, journal), sync=sync, sync_seconds=sync_seconds)
+        broker.folder = Path(folder)
         broker._ingest = Ingest(Incoming(folder), broker)
         return broker
 
@@ -286,38 +225,6 @@ class MessageQueue:
             self._commits.soon()
         return answer
 
-    def _submit(self, topic: str, batch: Batch, attempt: Attempt | None = None) -> Pending[list[str]]:
-        calls: Sequence[Wake] = ()
-        try:
-            with self._lock:
-                now_us = self._begin_turn()
-                try:
-                    if self._blocked and topic in self._blocked:
-                        raise NoRoom(f"others wait to publish to {topic!r}")
-                    ids = self._publish(topic, batch, attempt, now_us)
-                    if self._commits is None:
-                        return Pending.of(ids)
-                    answer: Pending[list[str]] = Pending()
-                    self._commits.answer(answer, ids)
-                    return answer
-                except NoRoom:
-                    answer = Pending()
-                    self._blocked.setdefault(topic, deque()).append((batch, attempt, answer))
-                    return answer
-                finally:
-                    calls = self._end_turn()
-        finally:
-            for call in calls:
-                call()
-
-    def _publish(self, topic: str, batch: Batch, attempt: Attempt | None, now_us: int) -> list[str]:
-        if attempt is None:
-            first, events, _ = self._state.publish(topic, batch, now_us)
-        else:
-            first, events, _ = self._state.publish_once(topic, batch, attempt, now_us)
-        self._commit(events)
-        return numbered(self._state.topics[topic].id_prefix, first, len(batch[0]))
-
     def open_producer(self, topic: str, producer: str) -> int:
         """Begin an epoch of a producer that has a name: attempts of its earlier ones are refused from now on."""
         return self._turn(lambda state, now_us: state.open_producer(topic, producer, now_us))
@@ -328,6 +235,11 @@ class MessageQueue:
         A writer counts its epochs, and the parts of each: what is not later than the last it wrote was written before.
         """
         return self._turn(lambda state, now_us: state.write(topic, batch, writer, epoch, part, now_us))
+
+    def has_written(self, topic: str, writer: str, epoch: int) -> bool:
+        """Whether an epoch of a writer is published to its end."""
+        with self._lock:
+            return self._state.topic(topic).writers.get(writer, (-1, 0)) >= (epoch, LAST_PART)
 
     # -- messages out ------------------------------------------------------------------------------
 
@@ -611,48 +523,6 @@ class MessageQueue:
         with self._lock:
             return [_snapshot_metadata(found) for found in self._state.living_snapshots(self.clock.now_us())]
 
-    # -- whoever waits -----------------------------------------------------------------------------
-
-    def watch(self, subscription: str, wake: Wake, report: Report) -> Watch:
-        """Call `wake` when a pull may find something or options have changed, `report` with what a person should know.
-
-        Both are called on any thread and must return at once.
-        """
-        with self._lock:
-            subscribed = self._state.subscription(subscription)
-            watch = Watch(wake, report, subscribed.id_prefix, subscribed.ack_id_prefix, subscribed.options)
-            self._watchers.setdefault(subscription, []).append(watch)
-        return watch
-
-    def unwatch(self, subscription: str, watch: Watch) -> None:
-        """End what `watch` began."""
-        with self._lock:
-            watchers = self._watchers.get(subscription, [])
-            if watch in watchers:
-                watchers.remove(watch)
-                if not watchers:
-                    del self._watchers[subscription]
-
-    def _tell(self, watchers: Iterable[Watch], options: SubscriptionOptions | None) -> None:
-        for watch in watchers:
-            watch.options = options
-            self._to_call.append(watch.wake)
-
-    def withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
-        """Give up those of these publishes that still wait for room: nothing of them is stored."""
-        with self._lock:
-            self._withdraw(set(answers))
-            calls = self._end_turn()
-        for call in calls:
-            call()
-
-    def _withdraw(self, answers: Collection[Pending[list[str]]]) -> None:
-        # An answer that is not among the waiting is on its way already: its messages are stored.
-        for topic, waiting in self._blocked.items():
-            error = Closed("there was no room for the message before the publisher was closed")
-            self._to_call += [partial(answer.set_exception, error) for *_, answer in waiting if answer in answers]
-            self._blocked[topic] = deque(one for one in waiting if one[-1] not in answers)
-
     def close(self) -> None:
         """Take no more calls. Publishers that wait for room get `Closed`.
 
@@ -660,281 +530,12 @@ class MessageQueue:
         """
         if self._ingest is not None:
             self._ingest.stop()
-        with self._lock:
-            failed_before = self._failure is not None
-            self._closed = self._closed or "the broker is closed"
-            if self._timer is not None:
-                self._timer.cancel()
-            self._withdraw({answer for waiting in self._blocked.values() for *_, answer in waiting})
-            calls = self._end_turn()
-        for call in calls:
-            call()
-        if self._commits is not None and self._journal is not None:
-            self._commits.close()
-            if self._journal.unsaved and self._failure is None:
-                with suppress(InorderError):
-                    self._save()
-            self._journal.close()
-            if self._failure is not None and not failed_before:
-                raise self._failure
-
-    # -- a turn ------------------------------------------------------------------------------------
-
-    def _turn(self, decide: Callable[[State, int], Decision[T]], subscription: str | None = None) -> T:
-        """Decide and apply one command; `subscription` is the one that may have more to give after it.
-
-        A turn that has begun is ended, refused or not: time may have brought something about, and
-        whoever waits for that is woken now. The calls of every message have this frame written out,
-        as going through here would cost them a tenth.
-        """
-        calls: Sequence[Wake] = ()
-        durable: Pending[None] | None = None
-        try:
-            with self._lock:
-                now_us = self._begin_turn()
-                try:
-                    decision = decide(self._state, now_us)
-                    reply = self._decided(decision, subscription)
-                    if self._commits is not None and decision[1]:
-                        durable = self._commits.durable()
-                finally:
-                    calls = self._end_turn()
-        finally:
-            for call in calls:
-                call()
-        if durable is not None:
-            self._lead(durable)
-            durable.result()
-        return reply
-
-    def _lead(self, answer: Pending[Any]) -> None:
-        """Bring about an answer that waits for the disk, unless it waits for room: then others will."""
-        if self._commits is not None:
-            self._commits.lead(answer)
-
-    def _begin_turn(self) -> int:
-        if self._closed:
-            raise self._failure or Closed(self._closed)
-        now_us = self.clock.now_us()
-        if self._state.due_us <= now_us:
-            while due := self._state.due(now_us):
-                subscription, decision = due
-                self._decided(decision, subscription.name)
-            if self._commits is not None:
-                self._due = self._commits.written()
-        return now_us
-
-    def _decided(self, decision: Decision[T], subscription: str | None) -> T:
-        reply, events, problems = decision
-        self._commit(events)
-        if subscription in self._watchers:
-            self._to_wake.add(subscription)
-        for problem in problems:
-            _log.error("%s", problem)
-            for watch in self._watchers.get(subscription or "", ()):
-                self._to_call.append(partial(watch.report, problem))
-        return reply
-
-    def _commit(self, events: Sequence[Event]) -> None:
-        self._state.apply(events)
-        for event in events:
-            if type(event) is Published:
-                if event.refused or self._full:
-                    self._log_full(event)
-                if self._commits is None:  # it is visible already
-                    self._wake(self._state.topics[event.topic].subscriptions)
-        if self._commits is not None and events:
-            self._commits.add(events, self._serial_of)
-
-    def _reveal(self, count: int) -> None:
-        self._wake(self._state.reveal(count))
-
-    def _wake(self, subscriptions: Iterable[Subscription]) -> None:
-        for subscription in subscriptions:
-            if subscription.name in self._watchers:
-                self._to_wake.add(subscription.name)
-
-    def _serial_of(self, topic: str) -> int:
-        return self._state.topics[topic].serial
-
-    # -- what is written down ----------------------------------------------------------------------
-
-    def durable(self) -> Pending[None]:
-        """Done when all is written down that has happened until now. At once where nothing is written."""
-        if self._commits is None:
-            return Pending.of(None)
-        with self._lock:
-            durable = self._commits.durable()
-        self._commits.soon()
-        return durable
-
-    def written(self) -> Pending[None]:
-        """As `durable`, but done when the end of this process cannot undo it, whatever that of the machine may."""
-        if self._commits is None:
-            return Pending.of(None)
-        with self._lock:
-            written = self._commits.written()
-        self._commits.soon()
-        return written
-
-    def _wait_until_written(self) -> None:
-        """An ack is written before it is answered, and synced with whatever is synced next.
-
-        So the end of this process undoes none. If the machine loses power, the latest may come again.
-        """
-        if self._commits is not None:
-            with self._lock:
-                written = self._commits.written()
-            self._commits.lead(written)
-            written.result()
-
-    def _write_what_is_due(self) -> None:
-        """What time has brought about may be what somebody is about to pull: dead letters, for instance."""
-        assert self._commits is not None
-        with self._lock:
-            self._begin_turn()
-            calls = self._end_turn()
-            due = self._due
-        for call in calls:
-            call()
-        if due is not None:
-            self._commits.lead(due)
-            due.result()
-            with self._lock:
-                if self._due is due:
-                    self._due = None
-
-    def _committed(self, group: Group, location: Location) -> None:
-        """A group of turns is on disk: what was published by them becomes visible."""
-        assert self._journal is not None
-        if group.hidden:
-            with self._lock:
-                self._journal.written(location, group.stored)
-                self._reveal(group.hidden)
-                calls = self._end_turn()
-            for call in calls:
-                call()
-        if self._journal.wants_snapshot():
-            self._save()
-
-    def _save(self) -> None:
-        """Spare the next start from reading all that is written, and drop what nobody needs any more."""
-        assert self._journal is not None
-        assert self._commits is not None
-        with self._lock:
-            if written := self._commits.write_rest():  # or the books would be ahead of the journal
-                rest, location = written
-                self._journal.written(location, rest.stored)
-                self._reveal(rest.hidden)
-            book = self._state.book()
-            finish = self._journal.snapshot(book)
-            calls = self._end_turn()
-        for call in calls:
-            call()
-        finish()
-        with self._lock:
-            self._journal.compact(book, self.clock.now_us())
-
-    def _stop(self, failure: InorderError) -> None:
-        """The journal has failed: nobody is told anything any more that may not be true."""
-        _log.critical("the broker stops: %s", failure)
-        with self._lock:
-            self._failure = failure
-            self._closed = str(failure)
-            if self._timer is not None:
-                self._timer.cancel()
-            self._to_wake.clear()
-            calls = [watch.wake for watchers in self._watchers.values() for watch in watchers]
-            calls += [
-                partial(answer.set_exception, failure) for waiting in self._blocked.values() for *_, answer in waiting
-            ]
-            self._blocked.clear()
-        for call in calls:
-            call()
-
-    def _log_full(self, event: Published) -> None:
-        """Say once that a subscription is full, and again only after it had room meanwhile."""
-        for subscription in self._state.subscriptions_of(event.topic):
-            name, refused = subscription.name, event.refused.get(subscription.name, frozenset())
-            if name in self._full and _takes_any(subscription, event.records, refused):
-                self._full.remove(name)
-            if refused and name not in self._full:
-                self._full.add(name)
-                limits = subscription.limits
-                _log.warning(
-                    "subscription %r reached its queue capacity (%s messages, %s bytes): it misses %d message(s)",
-                    name, limits.max_messages, limits.max_bytes, len(refused),
-                )  # fmt: skip
-
-    def _end_turn(self) -> Sequence[Wake]:
-        """Let waiting publishers in, set the timer, and say what is to be called once the lock is free."""
-        if self._blocked:
-            self._publish_blocked()
-        if self._state.due_us < self._timer_us:
-            self._set_timer(int(self._state.due_us))
-        if not self._to_wake and not self._to_call:
-            return ()
-        calls, self._to_call = self._to_call, []
-        for name in self._to_wake:
-            subscription = self._state.subscriptions.get(name)
-            if subscription is not None and subscription.any_ready():
-                calls += [watch.wake for watch in self._watchers.get(name, ())]
-        self._to_wake.clear()
-        return calls
-
-    def _publish_blocked(self) -> None:
-        """Publish what waited for room, in the order in which it came."""
-        now_us = self.clock.now_us()
-        for topic in list(self._blocked):
-            waiting = self._blocked[topic]
-            while waiting:
-                batch, attempt, answer = waiting[0]
-                try:
-                    ids = self._publish(topic, batch, attempt, now_us)
-                    if self._commits is None:
-                        self._to_call.append(partial(answer.set_result, ids))
-                    else:
-                        self._commits.answer(answer, ids)
-                        self._to_call.append(self._commits.soon)
-                except NoRoom:
-                    break
-                except InorderError as error:
-                    self._to_call.append(partial(answer.set_exception, error))
-                waiting.popleft()
-            if not waiting:
-                del self._blocked[topic]
-
-    def _set_timer(self, due_us: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        # The clock must not keep a broker alive that everybody else has forgotten.
-        on_timer = weakref.WeakMethod(self._on_timer)
-        self._timer_us = due_us
-        self._timer = self.clock.call_at(due_us, lambda: (call := on_timer()) and call())
-
-    def _on_timer(self) -> None:
-        with self._lock:
-            self._timer, self._timer_us = None, inf
-        with suppress(InorderError):  # it was closed meanwhile, or has failed
-            self._turn(lambda *_: (None, (), ()))
-        if self._commits is not None and self._commits.waiting():
-            self._commits.soon()
-
-    def _leave_to_parent(self) -> None:
-        self._lock = threading.Lock()  # a thread that is not here may hold the other one, in mid-turn
-        self._commits = self._journal = None  # the parent goes on writing
-        self._closed = "the broker did not survive a fork: it is the parent's; make another one in this process"
-
-
-_all: weakref.WeakSet[MessageQueue] = weakref.WeakSet()
+        super().close()
 
 
 def _after_fork_in_child() -> None:
-    # Both processes would deliver the same messages, and each of them believe that it alone does.
     MessageQueue._instance_lock = threading.Lock()
-    MessageQueue._instance = None
-    for broker in _all:
-        broker._leave_to_parent()
+    MessageQueue._instance = None  # that one is the parent's
 
 
 if hasattr(os, "register_at_fork"):
@@ -973,13 +574,6 @@ class _Source:
 
 def _text(ack_id: AckId) -> str:
     return ack_id.ack_id if isinstance(ack_id, Message) else str(ack_id)
-
-
-def _takes_any(subscription: Subscription, records: Iterable[Record], refused: Collection[int]) -> bool:
-    matches = subscription.matches
-    return any(
-        record[POSITION] not in refused and (matches is None or matches(record[ATTRIBUTES] or {})) for record in records
-    )
 
 
 def microseconds(time: datetime | float) -> int:

@@ -87,6 +87,7 @@ class TopicNotFound(NotFound):
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"Topic not found: {topic}")
+        self.topic = topic
 
 
 class SubscriptionNotFound(NotFound):
@@ -94,6 +95,7 @@ class SubscriptionNotFound(NotFound):
 
     def __init__(self, subscription: str) -> None:
         super().__init__(f"Subscription not found: {subscription}")
+        self.subscription = subscription
 
 
 class SnapshotNotFound(NotFound):

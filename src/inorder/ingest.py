@@ -10,7 +10,7 @@ from typing import Protocol
 from inorder.errors import Closed, InorderError
 from inorder.journal.incoming import Commit, Incoming
 from inorder.message import Batch
-from inorder.options import MAX_WHOLE
+from inorder.options import LAST_PART
 
 NOTHING: Batch = ((), (), (), ())
 LOOK_SECONDS = 0.2  # how long a commit may lie there before somebody looks
@@ -22,6 +22,8 @@ class Publisher(Protocol):
     """A broker, as far as this is concerned."""
 
     def write(self, topic: str, batch: Batch, *, writer: str, epoch: int, part: int) -> bool: ...
+
+    def has_written(self, topic: str, writer: str, epoch: int) -> bool: ...
 
 
 class Ingest:
@@ -76,10 +78,13 @@ class Ingest:
 
     def _publish(self, broker: Publisher, commit: Commit) -> None:
         epoch = self._incoming.open(commit)
+        if broker.has_written(epoch.topic, commit.writer, commit.epoch):  # and some of its files may be gone
+            self._incoming.forget(epoch)
+            return
         for part, batch in enumerate(self._incoming.read(epoch)):
             broker.write(epoch.topic, batch, writer=commit.writer, epoch=commit.epoch, part=part)
         # The epoch may be committed again, cut into other parts: none of them is new.
-        broker.write(epoch.topic, NOTHING, writer=commit.writer, epoch=commit.epoch, part=MAX_WHOLE)
+        broker.write(epoch.topic, NOTHING, writer=commit.writer, epoch=commit.epoch, part=LAST_PART)
         self._incoming.forget(epoch)
 
     def _tell(self, commit: Commit, error: InorderError) -> None:

@@ -24,6 +24,7 @@ RESERVED_ATTRIBUTE_PREFIX = "goog"
 MAX_ACK_DEADLINE_SECONDS = 600
 MAX_FILTER_BYTES = 256
 MAX_NAME_LENGTH = 255
+DEFAULT_PROJECT = "inorder"  # of plain names, where names have projects
 MAX_SOURCE_BYTES = 1_024  # as much as an attribute may hold
 MAX_ANNOTATIONS_BYTES = 65_536  # labels and the like: each change of an option writes them down again
 MAX_WRITER_LENGTH = 200  # it is part of a file's name, too
@@ -32,6 +33,7 @@ DAY_SECONDS = 86_400
 SNAPSHOT_SECONDS = 7 * DAY_SECONDS  # how long it lives at most, as with Pub/Sub
 MIN_SNAPSHOT_SECONDS = 3_600  # one that would live shorter is not made
 MAX_WHOLE = 2**63 - 1  # what everybody else can store: disks, databases, other languages
+LAST_PART = MAX_WHOLE  # of what is written in epochs: behind it an epoch has no more
 
 # Patterns.
 DEFAULT_PARKED = 1_000  # of one key: disorder spans a few messages, and a missing one should show before memory does

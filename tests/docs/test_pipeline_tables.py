@@ -62,7 +62,10 @@ def test_every_field_of_every_operator_is_explained() -> None:
 
 
 def test_the_defaults_of_operators_are_those_that_are_documented() -> None:
-    spark = pytest.importorskip("inorder.spark.operators"), pytest.importorskip("inorder.spark.winners")
+    spark = tuple(
+        pytest.importorskip(f"inorder.spark.{room}", reason="pyspark is not installed: make setup")
+        for room in ("operators", "winners")
+    )
     functions = {name: getattr(room, name) for name in OPERATORS for room in spark if hasattr(room, name)}
     for row in table_behind("**`[order]`**", "field", "of"):
         name, default = row["field"].strip("`"), row["default"]

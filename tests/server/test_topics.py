@@ -137,6 +137,8 @@ def test_fields_of_a_topic_are_changed_one_by_one(server: Running) -> None:
     assert changed.message_retention_duration.seconds == 600
     assert dict(changed.labels) == {"team": "south"}
     assert "message_retention_duration" not in update("message_retention_duration")
+    with pytest.raises(exceptions.InvalidArgument, match="allowed_persistence_regions must name at least one region"):
+        update("message_storage_policy", message_storage_policy={"allowed_persistence_regions": []})
     with pytest.raises(exceptions.InvalidArgument, match="update_mask in the UpdateTopicRequest must be set"):
         update()
     with pytest.raises(exceptions.InvalidArgument, match="'colour' is not a known Topic field"):

@@ -42,6 +42,7 @@ TOPIC = "orders"
 TOPIC_OF = {"one": TOPIC, "two": TOPIC, "three": TOPIC, "letters": "dead-one"}
 DEAD_TOPICS = ("dead-one", "dead-two", "dead-three")
 KEYS = ("a", "b", "c")
+SNAPSHOTS = ("before", "after")
 RETENTION_SECONDS = 40
 FILTERS: Mapping[str, Matches] = {
     "": lambda attributes: True,
@@ -495,6 +496,29 @@ class BrokerMachine(RuleBasedStateMachine):
             self.both(
                 lambda: self.broker.seek(name, time=time),
                 lambda: self.model.seek(name, time_us=time * MICROSECONDS),
+            )
+
+    @now_and_then
+    @rule(which=which, snapshot=st.sampled_from(SNAPSHOTS))
+    def make_snapshot(self, which: int, snapshot: str) -> None:
+        name = self.name(which)
+        if not self.some_are_outdated(name):
+            self.both(
+                lambda: self.broker.create_snapshot(snapshot, name),
+                lambda: self.model.create_snapshot(snapshot, name),
+            )
+
+    @now_and_then
+    @rule(snapshot=st.sampled_from(SNAPSHOTS))
+    def delete_snapshot(self, snapshot: str) -> None:
+        self.both(lambda: self.broker.delete_snapshot(snapshot), lambda: self.model.delete_snapshot(snapshot))
+
+    @rule(which=which, snapshot=st.sampled_from(SNAPSHOTS))
+    def seek_snapshot(self, which: int, snapshot: str) -> None:
+        name = self.name(which)
+        if not self.some_are_outdated(name):
+            self.both(
+                lambda: self.broker.seek(name, snapshot=snapshot), lambda: self.model.seek_snapshot(name, snapshot)
             )
 
     def some_are_outdated(self, name: str) -> bool:

@@ -385,6 +385,8 @@ def test_a_transform_that_moves_rows_is_noticed(queue: MessageQueue, tmp_path: P
     code, out, err = run(capsys, "check", file)
     assert (code, err) == (0, "")
     assert out == f"{file}: right; rows go out with order_id, n, position, data, _fate, _gap\n"
+    code, out, _ = run(capsys, "check", file, "--json")
+    assert json.loads(out) == {"file": str(file), "columns": ["order_id", "n", "position", "data", "_fate", "_gap"]}
     moving = transform(sql="SELECT n % 2 AS odd, count(*) AS count FROM rows GROUP BY 1")
     code, _, err = run(capsys, "check", pipeline(tmp_path, HEAD, TOPIC, ORDER + SOON, moving, PARQUET))
     assert code == 0
@@ -392,12 +394,15 @@ def test_a_transform_that_moves_rows_is_noticed(queue: MessageQueue, tmp_path: P
     code, out, _ = run(capsys, "explain", file, "--plan")
     assert code == 0
     assert "MapInArrow" in out
+    code, out, _ = run(capsys, "explain", file, "--json")
+    assert {*map(frozenset, map(json.loads, out.splitlines()))} == {frozenset(["subject", "sentence"])}
 
 
 def test_a_state_that_does_not_fit_is_told_in_a_line(tmp_path: Path, capsys: CAPSYS) -> None:
     put(tmp_path, [{"order_id": "a", "n": 1}])
     file = pipeline(tmp_path, HEAD, FILES, ORDER, PARQUET, AVAILABLE_NOW)
-    assert run(capsys, "run", file)[0] == 0
+    code, out, _ = run(capsys, "run", file, "--json")
+    assert (code, [json.loads(line)["rows"] for line in out.splitlines()]) == (0, [1])
     pipeline(tmp_path, HEAD, FILES, ORDER.replace("buckets = 2", "buckets = 3"), PARQUET, AVAILABLE_NOW)
     code, _, err = run(capsys, "run", file)
     assert code == 2

@@ -21,6 +21,7 @@ ROWS = (
     ("core", "patterns"),
     ("journal",),
     ("commits", "ingest"),
+    ("turns",),
     ("broker", "pool", "protocol"),
     ("transport",),
     ("client",),
@@ -54,7 +55,9 @@ def may_import(room: str, other: str) -> bool:
     """Whether a module in `room` may import one in `other`; both are known rooms."""
     if room in (other, TESTING):
         return True
-    if other in (TESTING, FRONT_DOOR):
+    if other == TESTING:
+        return room == "cli"  # `inorder bench` has the checker of histories judge a load
+    if other == FRONT_DOOR:
         return False
     if room == FRONT_DOOR or ROW_OF[other] < ROW_OF[room]:
         return True
@@ -166,6 +169,7 @@ ALLOWED = {
     "the front door knows rooms": {"inorder.__init__": "from .client import PubSub\nimport inorder.cli"},
     "cli starts the edges": {"inorder.cli.main": "from inorder import server, spark, console"}
     | {f"inorder.{edge}.__init__": "" for edge in ("server", "spark", "console")},
+    "cli uses testing": {"inorder.cli.bench": "from inorder import testing", "inorder.testing.__init__": ""},
     "testing knows everything": {"inorder.testing.faults": "import inorder\nfrom inorder.journal import Journal"},
     "a method called open": {"inorder.core.state": "gate.open()"},
     "others may wait": {"inorder.broker": "import time\nasync def turn(): ..."},

@@ -84,6 +84,15 @@ def test_what_a_snapshot_has_done_does_not_come_even_if_it_is_unacked(desk: Desk
     assert desk.pulled("stock") == "c"
 
 
+def test_what_a_filter_leaves_out_is_done_for_a_snapshot_too(desk: Desk) -> None:
+    desk.queue.register_subscription("few", "orders", {"filter": "attributes:wanted"})
+    desk.queue.publish("orders", [Message(b"a"), Message(b"b", {"wanted": "1"}), Message(b"c")])
+    desk.queue.create_snapshot("here", "few")
+    desk.publish("d")
+    desk.queue.seek("billing", snapshot="here")
+    assert desk.pulled() == "bd"
+
+
 def test_a_snapshot_outlives_its_subscription(desk: Desk) -> None:
     desk.publish("ab")
     desk.queue.create_snapshot("before", "billing")

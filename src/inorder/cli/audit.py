@@ -6,9 +6,13 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from inorder.cli.sessions import add_conf, pairs, session
+from inorder.cli.exits import DONE, NO
+from inorder.cli.pairs import pairs
+from inorder.cli.sessions import add_conf, session
+from inorder.cli.showing import print_json
+from inorder.cli.verbs import Verbs, add_verb
 from inorder.cli.wording import counted, table
 from inorder.errors import InvalidArgument
 from inorder.spark.findings import KINDS, Findings
@@ -19,9 +23,38 @@ if TYPE_CHECKING:
 
     from inorder.spark import Audit
 
-IN_ORDER = 0
-BROKEN = 1
-
+_FIELDS: Final = {
+    "in_order": "whether nothing was found but what is allowed",
+    "verdict": "in one sentence",
+    "source": "what was audited",
+    "columns": "what the audit was told, or knew: key, sequence, arrival_order, time, arrival_time, runs, partition",
+    "allowed": "kinds that are only counted",
+    "events": "all of them",
+    "unkeyed": "events without a key",
+    "unplaced": "events without a number or time to be placed by",
+    "keys": "how many",
+    "broken_keys": "keys with anything that is not allowed",
+    "reordered": "events that were overtaken",
+    "gaps": "how many",
+    "missing": "numbers in these gaps",
+    "duplicates": "how many",
+    "overlapping": "handlers that ran at once; null if they were not told",
+    "unmeasured_runs": "handlers without a start or an end",
+    "untimed": "events without a time of arrival",
+    "farthest": "events of its key between the latest event and its overtaker",
+    "longest_wait_us": "how long a buffer had to wait for the latest event",
+    "buffer": "events per key that a buffer must hold to repair it",
+    "timeout_us": "and how long it must wait",
+    "watermark_us": "and the watermark that drops none",
+    "lateness": "a histogram: at_least events late, count",
+    "waits": "a histogram: at_least microseconds late, count",
+    "hot_keys": "the keys with most events",
+    "worst_keys": "the keys with most to be said of",
+    "partitions": "what falls to each: name, events, share",
+    "split_keys": "keys in more than one partition",
+    "violations": "the first few, each with its kind, key and position",
+    "imbalance": "the load of the hottest partition as a multiple of an equal share",
+}
 _EPILOG = """\
 Columns are named, or written as SQL expressions, such as "attributes['sequence']" or "timestamp_millis(at)".
 Exit code: 0 in order, 1 broken, 2 if the log cannot be read or the call is wrong.
@@ -32,16 +65,10 @@ Exit code: 0 in order, 1 broken, 2 if the log cannot be read or the call is wron
 """
 
 
-def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(nouns: Verbs) -> None:
     """Let the program know this noun."""
     text = "prove that a log is in order, per key, or say where it is not"
-    noun = nouns.add_parser(
-        "audit",
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    noun = add_verb(nouns, "audit", _audit, text, fields=_FIELDS, more=_EPILOG)
     noun.add_argument("source", metavar="SOURCE", help="a file, a folder of files, or the folder of a broker")
     noun.add_argument(
         "--format", help="inorder, parquet, json, csv, or any that Spark reads; told by the name if it can"
@@ -64,11 +91,9 @@ def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     noun.add_argument("--allow", metavar="KINDS", default="", help=f"only count these; of {', '.join(KINDS[1:])}")
     noun.add_argument("--top", type=int, default=10, help="so many violations and keys are shown; 10 by default")
-    noun.add_argument("--json", action="store_true", help="as JSON")
     noun.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts as well")
     noun.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of Spark's reader")
     add_conf(noun)
-    noun.set_defaults(run=_audit)
 
 
 def _audit(given: argparse.Namespace) -> int:
@@ -82,8 +107,11 @@ def _audit(given: argparse.Namespace) -> int:
         audited = _audited(spark, given, options)
     if given.html is not None:
         given.html.write_text(audited.as_html(), encoding="utf-8")
-    print(audited.as_json() if given.json else "\n".join(_told(audited.findings)))
-    return IN_ORDER if audited.in_order else BROKEN
+    if given.json:
+        print_json(audited.findings.as_dict())
+    else:
+        print("\n".join(_told(audited.findings)))
+    return DONE if audited.in_order else NO
 
 
 def _audited(spark: SparkSession, given: argparse.Namespace, options: dict[str, str]) -> Audit:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from inorder.cli.wording import counted
 from inorder.patterns.step import DUPLICATE, GAP, LATE, QUARANTINED, STALE
@@ -12,15 +13,24 @@ if TYPE_CHECKING:
     from inorder.spark.pipelines.running import Progress
 
 TOLD_FATES: Final = (GAP, LATE, DUPLICATE, STALE, QUARANTINED)  # the rest went well
+BATCH_FIELDS: Final = {
+    "batch": "its number",
+    "rows": "that came",
+    "seconds": "it took",
+    "waiting": "rows that are parked behind it, for earlier ones; null without an operator that keeps state",
+    "fates": "how many rows met which fate; null without such an operator",
+}
 _CLEAR: Final = "\r\x1b[K"
 
 
 class Lines:
     """Call it with each batch, and `end` it when there are no more."""
 
-    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+    def __init__(self, stream: TextIO, *, quiet: bool = False, as_json: TextIO | None = None) -> None:
+        """`as_json` gets an object for each batch, of `BATCH_FIELDS`."""
         self._stream = stream
         self._quiet = quiet
+        self._as_json = as_json
         self._live = stream.isatty()
         self._drawn = False
         self._batches = self._rows = 0
@@ -33,6 +43,9 @@ class Lines:
         self._seconds += progress.seconds
         if progress.counts is not None:
             self._waiting = progress.counts.waiting
+        if self._as_json is not None:
+            self._as_json.write(json.dumps(_plain(progress)) + "\n")
+            self._as_json.flush()
         if self._quiet or not (self._live or _did_something(progress)):
             return
         line = ", ".join(told(progress))
@@ -61,6 +74,17 @@ def told(progress: Progress) -> Iterator[str]:
         for fate in TOLD_FATES:
             if count := progress.counts.fates.get(fate):
                 yield counted(count, fate) if fate == GAP else f"{count:,} {fate}"
+
+
+def _plain(progress: Progress) -> dict[str, Any]:
+    counts = progress.counts
+    return {
+        "batch": progress.batch,
+        "rows": progress.rows,
+        "seconds": progress.seconds,
+        "waiting": None if counts is None else counts.waiting,
+        "fates": None if counts is None else counts.fates,
+    }
 
 
 def _did_something(progress: Progress) -> bool:

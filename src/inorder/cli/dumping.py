@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from inorder.cli.showing import plain_record
 from inorder.cli.wording import timestamp
 from inorder.core.ranges import runs
 from inorder.errors import FrameDropped, JournalDamaged, TopicNotFound
@@ -14,7 +14,7 @@ from inorder.journal import Location
 from inorder.journal.codec import Batch
 from inorder.journal.decoding import EVENTS, Acks, Fact, decoded
 from inorder.journal.reading import JournalReader
-from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, STORED_US, Record
+from inorder.message import POSITION
 
 _END = 1 << 63  # behind every position
 
@@ -95,7 +95,7 @@ class _Dump:
         if self._is_wanted("published", topic) and found.first < end and first < found.end:
             for record in found.records():
                 if first <= record[POSITION] < end:
-                    yield {"event": "published", "topic": topic, **_message(record, id_prefix)}
+                    yield {"event": "published", "topic": topic, **plain_record(record, id_prefix)}
 
     def _acked(self, acks: Acks) -> Iterator[dict[str, Any]]:
         if self._is_wanted("acked", self._topic_of.get(acks.subscription)):
@@ -113,24 +113,6 @@ class _Dump:
         topic = parts.get("topic") or self._topic_of.get(parts.get("subscription", ""))
         if self._is_wanted(event, topic):
             yield {"event": event, **_readable(parts)}
-
-
-def _message(record: Record, id_prefix: str) -> dict[str, Any]:
-    message: dict[str, Any] = {"position": record[POSITION]}
-    if id_prefix:
-        message["id"] = f"{id_prefix}{record[POSITION]}"
-    if record[KEY]:
-        message["ordering_key"] = record[KEY]
-    try:
-        message["data"] = record[DATA].decode()
-    except UnicodeDecodeError:
-        message["data_base64"] = b64encode(record[DATA]).decode()
-    if record[ATTRIBUTES]:
-        message["attributes"] = record[ATTRIBUTES]
-    message["publish_time"] = timestamp(record[PUBLISH_US])
-    if record[STORED_US] != record[PUBLISH_US]:
-        message["stored_time"] = timestamp(record[STORED_US])
-    return message
 
 
 def _readable(parts: dict[str, Any]) -> dict[str, Any]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from inorder.cli.asking import add_yes, agreed
 from inorder.cli.dumping import Wanted, lines
+from inorder.cli.exits import DONE, NO
 from inorder.cli.progress import Bar
+from inorder.cli.showing import print_json
+from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.cli.wording import counted, duration, moment, size, table
 from inorder.clock import SYSTEM_CLOCK
 from inorder.errors import InorderError, InvalidArgument, JournalInUse
@@ -24,20 +27,34 @@ from inorder.journal.lock import owner_of
 from inorder.journal.reading import JournalReader, existing_journal
 from inorder.journal.tools import repair, verify
 
-WHOLE = 0
-DAMAGED = 1
+_INFO: Final = {
+    "folder": "its path",
+    "kind": "segments or sqlite",
+    "format": "the number of it",
+    "size": "bytes of all its files",
+    "parts": "how many",
+    "end": "the location up to which it is durable",
+    "snapshot": "before, the location before which it stands for all, and size; null if there is none",
+    "owner": "in words; null if there is none",
+    "topics": "a list: name, messages, begin, end, bytes, oldest_us, newest_us, retention_seconds",
+    "subscriptions": "a list: name, topic, detached, topic_deleted, backlog, oldest_unacked, parked, waiting, gaps",
+}
+_VERIFIED: Final = {
+    "frames": "that can be read",
+    "size": "bytes of these",
+    "damaged": "whether anything is lost",
+    "findings": "a list: file, position, problem, lost, unreadable, frames_before, meaningless",
+}
 
 
-def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(nouns: Verbs) -> None:
     """Let the program know this noun."""
-    noun = nouns.add_parser("journal", help="look into a broker's folder", description=__doc__)
-    verbs = noun.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    verbs = add_noun(nouns, "journal", "look into a broker's folder")
 
-    verb = _verb(verbs, "info", _info, "say what a journal holds; works beside the broker that owns it")
-    verb.add_argument("--json", action="store_true", help="as JSON")
+    _verb(verbs, "info", _info, "say what a journal holds; works beside the broker that owns it", _INFO)
 
-    verb = _verb(verbs, "verify", _verify, "read everything and say what is damaged; exit code 1 if anything is")
-    verb.add_argument("--json", action="store_true", help="as JSON")
+    text = "read everything and say what is damaged; exit code 1 if anything is"
+    _verb(verbs, "verify", _verify, text, _VERIFIED)
 
     verb = _verb(verbs, "dump", _dump, "print events as lines of JSON; works beside the broker that owns it")
     verb.add_argument("--topic", help="only messages of this topic, and events of it and of its subscriptions")
@@ -45,16 +62,13 @@ def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verb.add_argument("--to", dest="end", type=int, metavar="POSITION", help="and before this one")
     verb.add_argument("--events", metavar="NAMES", help=f"only these, as in published,acked; of {', '.join(EVENTS)}")
 
-    verb = _verb(verbs, "repair", _repair, "keep what can be read up to the first damage, and a copy of the rest")
-    verb.add_argument("--yes", action="store_true", help="do not ask")
+    text = "keep what can be read up to the first damage, and a copy of the rest"
+    add_yes(_verb(verbs, "repair", _repair, text))
 
 
-def _verb(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: object, text: str
-) -> argparse.ArgumentParser:
-    verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+def _verb(verbs: Verbs, name: str, run: Run, text: str, fields: Mapping[str, str] | None = None) -> Command:
+    verb = add_verb(verbs, name, run, text, fields=fields)
     verb.add_argument("folder", type=Path, metavar="FOLDER", help="what follows file: in PubSub('file:FOLDER')")
-    verb.set_defaults(run=run)
     return verb
 
 
@@ -64,10 +78,10 @@ def _verb(
 def _info(given: argparse.Namespace) -> int:
     found = info(given.folder, SYSTEM_CLOCK.now_us())
     if given.json:
-        print(json.dumps(_plain(found), indent=2, ensure_ascii=False))
+        print_json(_plain(found))
     else:
         print("\n".join(_told(found)))
-    return WHOLE
+    return DONE
 
 
 def _plain(found: JournalInfo) -> dict[str, Any]:
@@ -158,11 +172,11 @@ def _verify(given: argparse.Namespace) -> int:
             "damaged": bool(verified.lost),
             "findings": [finding._asdict() for finding in verified.findings],
         }
-        print(json.dumps(plain, indent=2, ensure_ascii=False))
+        print_json(plain)
     else:
         _tell_findings(verified)
         print(f"{'damaged' if verified.lost else 'whole'}: {_amount(verified)}")
-    return DAMAGED if verified.lost else WHOLE
+    return NO if verified.lost else DONE
 
 
 def _looked_over(folder: Path) -> Verified:
@@ -195,7 +209,7 @@ def _dump(given: argparse.Namespace) -> int:
     wanted = _wanted(given)
     for line in lines(JournalReader(given.folder), wanted):
         sys.stdout.write(line + "\n")
-    return WHOLE
+    return DONE
 
 
 def _wanted(given: argparse.Namespace) -> Wanted:
@@ -223,12 +237,12 @@ def _repair(given: argparse.Namespace) -> int:
     _tell_findings(before)
     if all(finding.meaningless for finding in before.lost):
         print("nothing is left to repair: the frames are as they were written" if before.lost else "nothing is damaged")
-        return DAMAGED if before.lost else WHOLE
+        return NO if before.lost else DONE
     if owner := owner_of(given.folder):
         raise JournalInUse(str(given.folder), owner)
-    if not given.yes and not _agreed():
+    if not agreed(given, "Cut it at the first damage, and keep a copy?"):
         print("nothing was changed")
-        return DAMAGED
+        return NO
     repaired = repair(given.folder)
     for action in repaired.actions:
         print(action)
@@ -242,15 +256,7 @@ def _repair(given: argparse.Namespace) -> int:
         print(f"as it was: {repaired.copies}")
     _tell_ends(given.folder)
     print(f"{'still damaged' if after.lost else 'whole'}: {_amount(after)}")
-    return DAMAGED if after.lost else WHOLE
-
-
-def _agreed() -> bool:
-    if not sys.stdin.isatty():
-        raise InvalidArgument("repair asks before it changes anything: give --yes where nobody can answer")
-    sys.stdout.flush()
-    print("Cut it at the first damage, and keep a copy? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return NO if after.lost else DONE
 
 
 def _tell_ends(folder: Path) -> None:

@@ -6,13 +6,17 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from inorder.cli.batches import Lines
-from inorder.cli.sessions import add_conf, pairs, session
+from inorder.cli.batches import BATCH_FIELDS, Lines
+from inorder.cli.exits import DONE, INTERRUPTED, NO
+from inorder.cli.pairs import pairs
+from inorder.cli.sessions import add_conf, session
+from inorder.cli.showing import print_json
+from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.errors import InvalidArgument, PipelineFailed
 from inorder.spark.pipelines.checking import TRIGGER
 from inorder.spark.pipelines.definition import Pipeline, Trigger, read_pipeline
@@ -22,10 +26,14 @@ from inorder.spark.pipelines.stopping import Stop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DONE = 0
-FAILED = 1
-INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
-
+_CHECKED: Final = {
+    "file": "its path",
+    "columns": "with which rows go out; null if Spark is not here to tell",
+}
+_EXPLAINED: Final = {
+    "subject": "what a sentence is about",
+    "sentence": "in plain words",
+}
 _EPILOG = """\
 Exit code of run: 0 all done, or stopped by Ctrl-C (or a TERM) after a whole batch; 1 a batch failed; 2 the file is
 wrong or nothing could start; 130 stopped at once by a second Ctrl-C. Whatever ended it, the next run goes on from the
@@ -37,41 +45,32 @@ checkpoint. Exit code of check and explain: 0 the file is right, 2 it is not.
 """
 
 
-def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(nouns: Verbs) -> None:
     """Let the program know this noun."""
-    noun = nouns.add_parser(
-        "pipeline",
-        help="run a pipeline that is written in a file",
-        description="Run a pipeline that is written in a file, or look at it first.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = noun.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    text = "run a pipeline that is written in a file, or look at it first"
+    verbs = add_noun(nouns, "pipeline", text, more=_EPILOG)
 
-    verb = _verb(verbs, "run", _run, "run it, or go on where the last run ended")
+    verb = _verb(verbs, "run", _run, "run it, or go on where the last run ended", BATCH_FIELDS)
     when = verb.add_mutually_exclusive_group()
     when.add_argument("--available-now", action="store_true", help="end when all is done that is there now")
     when.add_argument("--processing-time", metavar="TEXT", help="run until it is stopped, a batch every '10 seconds'")
     verb.add_argument("--quiet", action="store_true", help="no progress")
 
-    _verb(verbs, "check", _check, "say what is wrong with it, its columns and its SQL; nothing runs")
+    _verb(verbs, "check", _check, "say what is wrong with it, its columns and its SQL; nothing runs", _CHECKED)
 
-    verb = _verb(verbs, "explain", _explain, "say in plain words what it will do")
+    verb = _verb(verbs, "explain", _explain, "say in plain words what it will do", _EXPLAINED)
     verb.add_argument(
         "--plan", action="store_true", help="with Spark's plans, of the source and of what a batch goes through"
     )
 
 
-def _verb(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: object, text: str
-) -> argparse.ArgumentParser:
-    verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+def _verb(verbs: Verbs, name: str, run: Run, text: str, fields: Mapping[str, str]) -> Command:
+    verb = add_verb(verbs, name, run, text, fields=fields)
     verb.add_argument("file", type=Path, metavar="FILE", help="the file, or the folder of a pipeline.toml")
     place = verb.add_mutually_exclusive_group()
     place.add_argument("--master", metavar="URL", help="of a cluster; local[*] by default")
     place.add_argument("--remote", metavar="URL", help="a server of Spark Connect, sc://host, instead")
     add_conf(verb)
-    verb.set_defaults(run=run)
     return verb
 
 
@@ -101,13 +100,13 @@ def _run(given: argparse.Namespace) -> int:
         built = build(spark, pipeline, trigger)
         if built.loses_order:
             _warn([_LOSES_ORDER])
-        lines = Lines(sys.stderr, quiet=given.quiet)
+        lines = Lines(sys.stderr, quiet=given.quiet, as_json=sys.stdout if given.json else None)
         try:
             Run(built, trigger, stop).watch(lines)
         except PipelineFailed as error:
             lines.end()
             print(f"inorder: {error}", file=sys.stderr)
-            return FAILED
+            return NO
         lines.end()
         print(lines.summary(stopped=stop.wanted), file=sys.stderr)
     return INTERRUPTED if stop.at_once else DONE
@@ -151,7 +150,7 @@ def _signals(stop: Stop) -> Iterator[None]:
 
 def _check(given: argparse.Namespace) -> int:
     pipeline = read_pipeline(given.file)
-    told = [*warnings(pipeline)]
+    told, columns = [*warnings(pipeline)], None
     if _spark_is_here():
         with _on_spark(given, pipeline) as spark:
             from inorder.spark.pipelines.building import build
@@ -159,7 +158,11 @@ def _check(given: argparse.Namespace) -> int:
             built = build(spark, pipeline)
             if built.loses_order:
                 told.append(_LOSES_ORDER)
-            print(f"{given.file}: right; rows go out with {', '.join(built.outcome.columns)}")
+            columns = [*built.outcome.columns]
+    if given.json:
+        print_json({"file": str(given.file), "columns": columns})
+    elif columns is not None:
+        print(f"{given.file}: right; rows go out with {', '.join(columns)}")
     else:
         print(f"{given.file}: right as far as it goes; columns and SQL were not looked at, as Spark is not here")
     _warn(told)
@@ -177,7 +180,10 @@ def _explain(given: argparse.Namespace) -> int:
     pairs_told = [*explanation(pipeline)]
     width = max(len(subject) for subject, _ in pairs_told)
     for subject, sentence in pairs_told:
-        print(f"{subject:{width}}  {sentence}")
+        if given.json:
+            print_json({"subject": subject, "sentence": sentence})
+        else:
+            print(f"{subject:{width}}  {sentence}")
     _warn(warnings(pipeline))
     if given.plan:
         if given.remote is not None:
@@ -185,7 +191,11 @@ def _explain(given: argparse.Namespace) -> int:
         with _on_spark(given, pipeline) as spark:
             from inorder.spark.pipelines.building import build, plans
 
-            print(f"\n{plans(build(spark, pipeline))}")
+            text = plans(build(spark, pipeline))
+            if given.json:
+                print_json({"subject": "plan", "sentence": text})
+            else:
+                print(f"\n{text}")
     return DONE
 
 

@@ -1,24 +1,22 @@
-"""The program `inorder`: finds the command, and says in one line what went wrong."""
+"""The program `inorder`: finds the command, and says in one line what went wrong, and in another what to do."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
-from inorder.cli import audit, journal, pipeline, serve
+from inorder.cli.colours import Paint
+from inorder.cli.commands import parser
+from inorder.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED
+from inorder.cli.hints import hint
 from inorder.errors import InorderError
-
-FAILED = 2  # as argparse ends when it does not understand
-INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
-BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the program's exit code."""
-    given = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    given = parser(words[0] if words else None).parse_args(words)
     try:
         code: int = given.run(given)
         sys.stdout.flush()
@@ -29,17 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (InorderError, OSError) as error:
-        print(f"inorder: {error}", file=sys.stderr)
+        print(f"{Paint(sys.stderr).red('inorder:')} {error}", file=sys.stderr)
+        if next_step := hint(error, given):
+            print(f"  {next_step}", file=sys.stderr)
         return FAILED
     return code
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="inorder", description="Keeps messages in order, per key.")
-    parser.add_argument("--version", action="version", version=f"inorder {version('inorder')}")
-    nouns = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    journal.add_to(nouns)
-    audit.add_to(nouns)
-    pipeline.add_to(nouns)
-    serve.add_to(nouns)
-    return parser

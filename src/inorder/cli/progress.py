@@ -22,7 +22,7 @@ class Bar:
         self._next = monotonic() + patience_seconds
         self._drawn = False
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: float, total: float) -> None:
         if not self._wanted or monotonic() < self._next:
             return
         self._next = monotonic() + _REDRAW_SECONDS

@@ -6,11 +6,11 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.errors import FailedPrecondition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,14 +29,6 @@ def add_conf(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark, such as its memory"
     )
-
-
-def pairs(name: str, given: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE, more than once."""
-    for one in given:
-        if "=" not in one:
-            raise InvalidArgument(f"{name}: NAME=VALUE, not {one!r}")
-    return dict(one.split("=", 1) for one in given)
 
 
 @contextmanager

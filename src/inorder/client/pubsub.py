@@ -14,6 +14,7 @@ from inorder.client.topic import Topic
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.pending import Pending
 from inorder.transport import Transport
+from inorder.transport.address import is_address, parse
 from inorder.transport.embedded import EmbeddedTransport
 
 
@@ -94,7 +95,7 @@ def _transport(target: MessageQueue | str | Path | None) -> Transport:
         return EmbeddedTransport(MessageQueue.open(target), owned=True)
     if str(target).startswith("file:"):
         return EmbeddedTransport(_open(str(target)), owned=True)
-    if str(target).startswith("grpc:"):
+    if is_address(str(target)):
         return _connect(str(target))
     raise InvalidArgument(
         f'target: None, "memory:", "file:FOLDER", "grpc://HOST:PORT", a path or a MessageQueue, not {target!r}'
@@ -104,11 +105,10 @@ def _transport(target: MessageQueue | str | Path | None) -> Transport:
 def _connect(target: str) -> Transport:
     # Imported by whoever needs it: gRPC costs a tenth of a second, and is an extra.
     try:
-        from inorder.transport.grpc.target import target_of
         from inorder.transport.grpc.transport import GrpcTransport
     except ModuleNotFoundError as error:
         raise FailedPrecondition(f"target {target!r} needs `pip install 'inorder[client]'`: {error}") from None
-    return GrpcTransport(target_of(target))
+    return GrpcTransport(parse(target))
 
 
 def _open(target: str) -> MessageQueue:

@@ -29,6 +29,7 @@ MAX_KNOWN = 10_000  # states that are remembered decoded
 MAX_KNOWN_BYTES = 500
 
 Apply = Callable[[Applied, Any], object]
+ApplyAll = Callable[[Sequence[Applied], Any], object]
 OnGap = Callable[[Missing, Any], object]
 Arrival = tuple[Event, Message]
 
@@ -70,8 +71,9 @@ class Consumer(Worker, Generic[S]):
 
     `read` makes an event of a message: a tuple, the key first, then what the pattern reads. `apply(event, connection)`
     is called, in order, for what the pattern lets through, within the transaction: what it writes there is
-    committed together with the state, once, whatever is delivered twice. A message that `read` refuses, or that
-    the pattern quarantines, goes to the table `inorder_quarantine`. If `apply` raises, the messages it failed
+    committed together with the state, once, whatever is delivered twice. `apply_all(events, connection)` instead of it
+    gets all that goes through together, which a database can write by one statement. A message that `read` refuses, or
+    that the pattern quarantines, goes to the table `inorder_quarantine`. If `apply` raises, the messages it failed
     for come again by the subscription's rules, and the others of the list are not held up.
 
     `on_gap(missing, connection)` is called in the transaction that gives numbers up, `on_error(error, messages)` for
@@ -85,14 +87,17 @@ class Consumer(Worker, Generic[S]):
         *,
         store: Store,
         read: Read,
-        apply: Apply,
+        apply: Apply | None = None,
+        apply_all: ApplyAll | None = None,
         name: str | None = None,
         batch: int = 100,
         on_gap: OnGap | None = None,
         on_error: OnError | None = None,
     ) -> None:
         super().__init__(subscription, store, name=name, batch=batch, on_error=on_error)
-        for what, function in (("read", read), ("apply", apply)):
+        if (apply is None) == (apply_all is None):
+            raise InvalidArgument("apply, or apply_all: one of the two")
+        for what, function in (("read", read), ("apply", apply or apply_all)):
             if not callable(function):
                 raise InvalidArgument(f"{what}: something to call, not {function!r}")
         options = subscription.metadata().result().options
@@ -103,6 +108,7 @@ class Consumer(Worker, Generic[S]):
         self._fields: int = getattr(pattern, "FIELDS", 1)
         self._read = read
         self._apply = apply
+        self._apply_all = apply_all
         self._on_gap = on_gap
 
     # -- messages ----------------------------------------------------------------------------------
@@ -163,17 +169,31 @@ class Consumer(Worker, Generic[S]):
                 events = readable
 
     def _take_effect(self, emitted: Iterable[Outcome], connection: Connection, states: States, now_us: int) -> None:
+        together: list[Applied] = []
         for fate, event in emitted:
             if fate in APPLIED:
-                try:
-                    self._apply(applied(fate, event), connection.raw)
-                except Exception as error:  # the event may have been parked, and its message be another one
-                    error.add_note(f"while message {message_id_of(event)} of {event[0]!r} was applied")
-                    raise
+                if self._apply is None:
+                    together.append(applied(fate, event))
+                else:
+                    self._apply_one(self._apply, applied(fate, event), connection)
             elif fate == QUARANTINED:
                 states.quarantine(quarantine_row(event, "quarantined by the pattern", now_us))
             elif fate == GAP and self._on_gap is not None:
+                self._apply_together(together, connection)  # what comes before the gap is told before it
+                together = []
                 self._on_gap(event, connection.raw)
+        self._apply_together(together, connection)
+
+    def _apply_one(self, apply: Apply, event: Applied, connection: Connection) -> None:
+        try:
+            apply(event, connection.raw)
+        except Exception as error:  # the event may have been parked, and its message be another one
+            error.add_note(f"while message {event.message_id} of {event.key!r} was applied")
+            raise
+
+    def _apply_together(self, events: Sequence[Applied], connection: Connection) -> None:
+        if events and self._apply_all is not None:
+            self._apply_all(events, connection.raw)
 
     def _changes(
         self, batch: Batch[S], stored: Mapping[str, Stored], fences: Mapping[str, int], deliverer: str

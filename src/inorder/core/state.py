@@ -449,7 +449,7 @@ class State:
                 f"the oldest unacked message of subscription {subscription_name!r} is so old that the snapshot would "
                 f"live for less than {MIN_SNAPSHOT_SECONDS} seconds"
             )
-        done = [*subscription.ledger().given_up()]
+        done = [*subscription.done()]
         created = SnapshotCreated(name, subscription_name, subscription.topic, done, expires_us, annotations, now_us)
         return None, [created] if over is None else [SnapshotDeleted(name), created], ()
 

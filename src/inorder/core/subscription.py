@@ -371,23 +371,25 @@ class Subscription:
         """
         if self.backlog_messages == len(taken) and not self._gaps:  # these are all that there is
             self._oldest_us = min(record[STORED_US] for record in taken)
-        starving = self._starved is not None and now_us - self._starved[1] >= self.ack_deadline_us
+        starving: int | None = None  # the position of the one that has waited so long
+        if self._starved is not None and now_us - self._starved[1] >= self.ack_deadline_us:
+            starving = self._starved[0]
+        waiting_for_it = False
         chosen: list[Record] = []
         passed: list[Record] = []
         passed_keys: set[str] = set()
         while taken:
             for record in filter(None, (self._unless_outdated(record, now_us) for record in taken)):
                 fits = record[SIZE] <= left or (alone and not chosen)
-                if fits and record[KEY] not in passed_keys and not (starving and passed):
+                if fits and record[KEY] not in passed_keys and not waiting_for_it:
                     chosen.append(record)
                     left -= record[SIZE]
-                    # The one that starved goes now; those behind it have not waited long.
-                    starving = starving and self._starved is not None and self._starved[0] != record[POSITION]
                 else:
                     passed.append(record)
+                    waiting_for_it |= record[POSITION] == starving  # another one has not waited long
                     if self.ordered and record[KEY]:
                         passed_keys.add(record[KEY])
-            enough = len(chosen) >= count or len(passed) >= PASS_OVER or (starving and passed)
+            enough = len(chosen) >= count or len(passed) >= PASS_OVER or waiting_for_it
             taken = [] if enough else self._take_and_read(count - len(chosen), consumer)
         self._lanes.untake(passed)
         if not passed:
@@ -721,6 +723,18 @@ class Subscription:
             return
         self._start_over([record for record in snapshot.records if self._matches(record)])
         self._move_to(self._log.visible)
+
+    def done(self) -> Ranges:
+        """What is acked or given up, and what the filter leaves out, which is as good as acked."""
+        done = self.ledger().given_up()
+        if self.matches is None or not self._log.history.complete:
+            return done
+        position, end = done.end_at(0), self._log.visible
+        unwanted: list[int] = []
+        while records := self._log.history.read(position, end):
+            unwanted += [record[POSITION] for record in records if not self._matches(record)]
+            position = records[-1][POSITION] + 1
+        return done.union(runs(unwanted))
 
     def unacked_messages(self) -> list[Record]:
         """What was taken in from the log and is still to be acked, in order and without gap records."""

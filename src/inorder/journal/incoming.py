@@ -29,6 +29,7 @@ from inorder.options import MAX_WRITER_LENGTH
 
 INCOMING = "incoming"
 _NUMBER = re.compile(r"\d{20}")
+_PART = re.compile(r"\d{20}-[0-9a-f]{32}\.part")
 _WRITER = re.compile(f"[A-Za-z0-9._~-]{{1,{MAX_WRITER_LENGTH}}}")
 
 
@@ -93,6 +94,10 @@ class Incoming:
         """Whether an epoch is, and was not taken in yet."""
         return (self._of(writer) / f"{epoch:020d}.commit").exists()
 
+    def missing(self, writer: str, parts: Iterable[str]) -> list[str]:
+        """Those of these parts that are not there, or no longer."""
+        return [part for part in parts if not (self._of(writer) / part).exists()]
+
     def discard(self, writer: str, parts: Iterable[str]) -> None:
         """Remove parts that will not be committed."""
         for part in parts:
@@ -143,6 +148,13 @@ class Incoming:
         if create:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def check_parts(epoch: int, parts: Iterable[str]) -> None:
+    """Refuse a name that no part of the epoch has: it would be that of some other file."""
+    for part in parts:
+        if not _PART.fullmatch(part) or int(part[:20]) != epoch:
+            raise InvalidArgument(f"parts: names that staging in epoch {epoch} has given, not {part[:100]!r}")
 
 
 def check_writer(writer: object) -> None:

@@ -65,11 +65,12 @@ def info(folder: str | os.PathLike[str], now_us: int) -> JournalInfo:
         snapshot=SnapshotInfo(*reader.snapshot) if reader.snapshot else None,
         owner=owner_of(reader.folder.path),
         topics=reader.topics(),
-        subscriptions=[_subscription(ledger, reader, now_us) for ledger in reader.book.subscriptions.values()],
+        subscriptions=[subscription_info(ledger, reader, now_us) for ledger in reader.book.subscriptions.values()],
     )
 
 
-def _subscription(ledger: Ledger, reader: JournalReader, now_us: int) -> SubscriptionInfo:
+def subscription_info(ledger: Ledger, reader: JournalReader, now_us: int) -> SubscriptionInfo:
+    """What is remembered of one subscription, in figures."""
     end = 0 if ledger.detached else reader.end(ledger.topic)
     done = ledger.sorted_done().within(0, end)
     unacked = end - done.count()

@@ -19,7 +19,8 @@ from inorder.errors import FailedPrecondition, InorderError
 DOMAIN = "inorder.v1"
 DETAILS = "grpc-status-details-bin"  # the metadata where clients look for more than a code and a text
 
-_KINDS = {int(kind.code): kind for kind in InorderError.__subclasses__()}
+_FACTS = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, InorderError)}
+_KINDS = {int(one.code): one for one in _FACTS.values() if InorderError in one.__bases__}
 
 
 def details_of(error: InorderError, code: int, text: str) -> bytes:
@@ -36,8 +37,8 @@ def details_of(error: InorderError, code: int, text: str) -> bytes:
 def error_of(code: int, text: str, details: bytes | None = None) -> InorderError:
     """The error that a status stands for: the fact, or the kind if no fact is told."""
     info = _info(details or b"")
-    fact = getattr(errors, info.reason, None)
-    if not isinstance(fact, type) or not issubclass(fact, InorderError):
+    fact = _FACTS.get(info.reason)
+    if fact is None:
         # A code that no kind has is a mistake or a refusal: to say it again cannot help.
         return _KINDS.get(code, FailedPrecondition)(text)
     facts = {name: value for name, text in info.metadata.items() for value in _read(text) if not name.startswith("_")}

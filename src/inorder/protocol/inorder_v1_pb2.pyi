@@ -272,6 +272,118 @@ class Attempt(_message.Message):
     now: bool
     def __init__(self, producer: _Optional[str] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., now: bool = ...) -> None: ...
 
+class TopicBoundsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class TopicBoundsResponse(_message.Message):
+    __slots__ = ("serial", "begin", "end")
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    serial: int
+    begin: int
+    end: int
+    def __init__(self, serial: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class PositionAtRequest(_message.Message):
+    __slots__ = ("topic", "time_us")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    time_us: int
+    def __init__(self, topic: _Optional[str] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class PositionAfterRequest(_message.Message):
+    __slots__ = ("topic", "first", "bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    first: int
+    bytes: int
+    def __init__(self, topic: _Optional[str] = ..., first: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class PositionResponse(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
+
+class ReadTopicRequest(_message.Message):
+    __slots__ = ("topic", "serial", "first", "end", "first_slot", "end_slot")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SLOT_FIELD_NUMBER: _ClassVar[int]
+    END_SLOT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    serial: int
+    first: int
+    end: int
+    first_slot: int
+    end_slot: int
+    def __init__(self, topic: _Optional[str] = ..., serial: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., first_slot: _Optional[int] = ..., end_slot: _Optional[int] = ...) -> None: ...
+
+class ReadTopicResponse(_message.Message):
+    __slots__ = ("batches", "end")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    batches: bytes
+    end: int
+    def __init__(self, batches: _Optional[bytes] = ..., end: _Optional[int] = ...) -> None: ...
+
+class StagePartRequest(_message.Message):
+    __slots__ = ("topic", "writer", "epoch", "batches")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    writer: str
+    epoch: int
+    batches: bytes
+    def __init__(self, topic: _Optional[str] = ..., writer: _Optional[str] = ..., epoch: _Optional[int] = ..., batches: _Optional[bytes] = ...) -> None: ...
+
+class StagePartResponse(_message.Message):
+    __slots__ = ("part",)
+    PART_FIELD_NUMBER: _ClassVar[int]
+    part: str
+    def __init__(self, part: _Optional[str] = ...) -> None: ...
+
+class CommitEpochRequest(_message.Message):
+    __slots__ = ("topic", "writer", "epoch", "parts")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    writer: str
+    epoch: int
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., writer: _Optional[str] = ..., epoch: _Optional[int] = ..., parts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CommitEpochResponse(_message.Message):
+    __slots__ = ("first",)
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    first: bool
+    def __init__(self, first: bool = ...) -> None: ...
+
+class DiscardPartsRequest(_message.Message):
+    __slots__ = ("topic", "writer", "epoch", "parts")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    writer: str
+    epoch: int
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., writer: _Optional[str] = ..., epoch: _Optional[int] = ..., parts: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Demand(_message.Message):
     __slots__ = ("subscription", "number", "ack_id_prefix", "acks", "nacks", "keeps", "releases", "messages", "bytes", "last")
     class Keep(_message.Message):

@@ -109,6 +109,8 @@ def topic_options(topic: Proto, before: TopicOptions | None = None, shown: Proto
     """What a topic asks for, checked. Of one that changes, `before` are its options, `shown` is how it looked."""
     _check_fields(topic)
     _check_labels(topic)
+    if topic.HasField("message_storage_policy") and not topic.message_storage_policy.allowed_persistence_regions:
+        raise invalid("message_storage_policy: allowed_persistence_regions must name at least one region.")
     before = before or TopicOptions()
     wanted: dict[str, Any] = {"annotations": _kept(topic, before.annotations)}
     if not _same("message_retention_duration", topic, shown):

@@ -12,7 +12,7 @@ import grpc.aio
 from inorder.broker import MessageQueue
 from inorder.clock import SYSTEM_CLOCK
 from inorder.errors import Unavailable
-from inorder.options import check_whole
+from inorder.options import DEFAULT_PROJECT, check_whole
 from inorder.server import publisher, subscriber
 from inorder.server.admin import Admin
 from inorder.server.desks import Desks
@@ -36,7 +36,6 @@ from inorder.server.snapshots import Snapshots
 from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
 
-DEFAULT_PROJECT = "inorder"
 STOP_SECONDS = 2.0  # for calls that are being answered
 
 _OPTIONS = (

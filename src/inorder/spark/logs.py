@@ -14,6 +14,7 @@ from inorder.errors import InvalidArgument, NotFound
 from inorder.journal.reading import existing_journal
 from inorder.spark import register
 from inorder.spark.topics import folder_of
+from inorder.transport.address import is_address
 
 _BY_ENDING = {"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"}
 _PACKED = {"gz", "bz2", "zst", "snappy"}
@@ -33,7 +34,8 @@ def open_log(spark: SparkSession, source: str, kind: str | None, options: Mappin
     if kind == "inorder":
         register(spark)
         if "topic" not in {name.lower() for name in options}:
-            raise InvalidArgument(f"{source} is the folder of a broker: name the topic")
+            what = "a server" if is_address(source) else "the folder of a broker"
+            raise InvalidArgument(f"{source} is {what}: name the topic")
     if kind == "kafka":
         return Log(spark.read.format(kind).options(**{"subscribe": source, **options}).load(), None)
     if ":" not in source:
@@ -58,6 +60,8 @@ def _numbered(rows: DataFrame) -> Log:
 
 def _kind(source: str) -> str:
     """By the ending of the name, or by what is in the folder."""
+    if is_address(source):
+        return "inorder"
     if found := _BY_ENDING.get(_ending(source)):
         return found
     path = Path(folder_of(source)) if "://" not in source else Path(source)

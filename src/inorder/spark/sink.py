@@ -1,7 +1,7 @@
 """Rows become messages: staged by the tasks, committed by the driver, published by the owner of the folder.
 
-A task writes a file that nobody else knows, so one that is tried again, or runs twice, harms nobody: the driver
-commits the files of the attempts that Spark counts. An epoch, which is a batch of a query, is committed once and
+A task writes parts that nobody else knows, so one that is tried again, or runs twice, harms nobody: the driver
+commits the parts of the attempts that Spark counts. An epoch, which is a batch of a query, is committed once and
 published once, however often it is replayed. Rows of one task keep their order, tasks follow each other in the
 order of their partitions, epochs in the order of their numbers.
 """
@@ -19,14 +19,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from inorder.errors import FailedPrecondition, InvalidArgument
-from inorder.journal.incoming import Incoming
-from inorder.message import Batch, make_entry, to_columns
 from inorder.options import check_name
-from inorder.spark.topics import folder_of
+from inorder.spark.staging import open_staging
+from inorder.spark.topics import check_url
 
 OPTIONS = ("url", "topic", "writer", "epoch")
 COLUMNS = {"data": "BINARY or STRING", "ordering_key": "STRING", "attributes": "MAP<STRING, STRING>"}
-ROWS = 5_000  # of one published batch: the owner has others to serve between two of them
 
 # Where Spark tells a task which query it works for, and which batch of it.
 QUERY_ID = "sql.streaming.queryId"
@@ -53,7 +51,7 @@ class SinkOptions:
         for name in ("url", "topic"):
             if not options.get(name):
                 raise InvalidArgument(f"option {name!r} is missing")
-        folder_of(options["url"])
+        check_url(options["url"])
         epoch = options.get("epoch")
         if epoch is not None and not epoch.isdecimal():
             raise InvalidArgument(f"epoch: the number of a batch, not {epoch!r}")
@@ -84,7 +82,7 @@ class Staged(WriterCommitMessage):
 
     writer: str
     partition: int
-    name: str
+    parts: tuple[str, ...]
 
 
 class _Staging:
@@ -94,23 +92,23 @@ class _Staging:
         check_schema(schema)
         self._options = options
 
-    def _incoming(self) -> Incoming:
-        return Incoming(folder_of(self._options.url))
-
     def _stage(self, writer: str, epoch: int, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        name = self._incoming().stage(writer, epoch, batches(iterator))
-        return Staged(writer, _context().partitionId(), name)
+        with open_staging(self._options.url, self._options.topic) as staging:
+            parts = staging.stage(writer, epoch, iterator)
+        return Staged(writer, _context().partitionId(), tuple(parts))
 
     def _commit(self, epoch: int, messages: list[Any]) -> None:
         staged = sorted((message for message in messages if message is not None), key=lambda one: one.partition)
         if staged:
-            self._incoming().commit(staged[0].writer, epoch, self._options.topic, [one.name for one in staged])
+            with open_staging(self._options.url, self._options.topic) as staging:
+                staging.commit(staged[0].writer, epoch, [part for one in staged for part in one.parts])
 
     def _abort(self, epoch: int, messages: list[Any]) -> None:
         """Remove what was staged; but not if the commit took effect, and only its answer was lost."""
         staged = [message for message in messages if message is not None]
-        if staged and not self._incoming().is_committed(staged[0].writer, epoch):
-            self._incoming().discard(staged[0].writer, [one.name for one in staged])
+        if staged:
+            with open_staging(self._options.url, self._options.topic) as staging:
+                staging.discard(staged[0].writer, epoch, [part for one in staged for part in one.parts])
 
 
 class StreamSink(_Staging, DataSourceStreamArrowWriter):
@@ -146,26 +144,6 @@ class TableSink(_Staging, DataSourceArrowWriter):
 
     def abort(self, messages: list[Any]) -> None:
         self._abort(self._epoch, messages)
-
-
-def batches(iterator: Iterator[pa.RecordBatch]) -> Iterator[Batch]:
-    """Rows as columns of checked messages, some thousands at a time."""
-    for rows in iterator:
-        for start in range(0, rows.num_rows, ROWS):
-            yield _batch(rows.slice(start, ROWS))
-
-
-def _batch(rows: pa.RecordBatch) -> Batch:
-    def column(name: str) -> list[Any]:
-        return rows.column(name).to_pylist() if name in rows.schema.names else [None] * rows.num_rows
-
-    data = rows.column("data")
-    if data.null_count:
-        raise InvalidArgument(f"column 'data': {data.null_count} row(s) are null; a message has data, perhaps empty")
-    if not pa.types.is_binary(data.type):
-        data = data.cast(pa.binary())
-    attributes = [None if pairs is None else dict(pairs) for pairs in column("attributes")]
-    return to_columns(list(map(make_entry, data.to_pylist(), attributes, column("ordering_key"))))
 
 
 def _of_query() -> str:

@@ -34,14 +34,17 @@ from pyspark.sql.types import StructType
 from inorder.clock import MICROSECONDS
 from inorder.errors import DataLoss, FailedPrecondition, InvalidArgument
 from inorder.options import SLOTS, check_whole
-from inorder.spark.columns import SPARK_SCHEMA
-from inorder.spark.keys import of_slots
+from inorder.spark.bounds import Bounds
 from inorder.spark.sink import SinkOptions, StreamSink, TableSink
-from inorder.spark.topics import Bounds, TopicReader, open_topic, read
+from inorder.spark.topics import TopicReader, check_url, open_topic, read
 
 DEFAULT_PARTITIONS = 2
 ROWS_PER_PARTITION = 100_000  # below that, another task costs more than it saves
 
+SPARK_SCHEMA = (
+    "position BIGINT NOT NULL, ordering_key STRING, data BINARY, attributes MAP<STRING, STRING>, "
+    "publish_time TIMESTAMP NOT NULL"
+)
 OPTIONS = (
     "url",
     "topic",
@@ -87,6 +90,7 @@ class SourceOptions:
         for name in ("url", "topic"):
             if not options.get(name):
                 raise InvalidArgument(f"option {name!r} is missing")
+        check_url(options["url"])
         if "startingPosition" in options and "startingTimestamp" in options:
             raise InvalidArgument("startingPosition and startingTimestamp: give one of them, not both")
         by = options.get("partitionBy", "position")
@@ -157,15 +161,14 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Part):  # nothing was to be read, and Spark asks all the same
             return
-        for batch in read(self._options.url, partition.slice):
-            yield batch if partition.slots is None else of_slots(batch, *partition.slots)
+        yield from read(self._options.url, partition.slice, partition.slots)
 
     def _parts(self, topic: TopicReader, first: int, end: int) -> list[InputPartition]:
         options = self._options
         if not options.by_key:
             count = min(options.partitions, max(1, (end - first) // ROWS_PER_PARTITION))
             return [Part(tuple(one)) for one in topic.slices(first, end, count)]
-        # Each task reads everything and keeps its keys: so a key is in one task, and in order.
+        # Each task goes over everything and keeps its keys: so a key is in one task, and in order.
         count = options.partitions
         return [
             Part(tuple(whole), (SLOTS * part // count, SLOTS * (part + 1) // count))

@@ -1,24 +1,21 @@
-"""Where the data source reads: one small interface, and its form for a folder that its owner writes meanwhile."""
+"""Where the data source reads: one small interface, and its form for a folder that its owner writes meanwhile.
+
+The other one is for servers: see `inorder.spark.wire`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from inorder.errors import InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.journal.columns import of_slots, record_batches
 from inorder.journal.reading import JournalReader, Slice, read_slice
-from inorder.spark.columns import record_batches
-
-
-class Bounds(NamedTuple):
-    """What of a topic can be read."""
-
-    serial: int  # of the topic: a later one of the same name has another
-    begin: int
-    end: int
+from inorder.spark.bounds import Bounds
+from inorder.transport.address import is_address, parse
 
 
 class TopicReader(Protocol):
@@ -61,18 +58,42 @@ class FolderTopic:
 
 
 def open_topic(url: str, topic: str) -> TopicReader:
-    """The topic at an address: `file:./data`, or the path of a folder."""
+    """The topic at an address: `file:./data`, the path of a folder, or `grpc://host:port`."""
+    if is_address(url):
+        opened: TopicReader = wire().WireTopic(parse(url), topic)
+        return opened
     return FolderTopic(folder_of(url), topic)
 
 
-def read(url: str, wanted: Any) -> Iterator[pa.RecordBatch]:
-    """The messages of a slice, anywhere that the address means the same."""
-    return record_batches(read_slice(folder_of(url), Slice(*wanted)))
+def read(url: str, wanted: Any, slots: tuple[int, int] | None = None) -> Iterator[pa.RecordBatch]:
+    """The messages of a slice, anywhere that the address means the same; with `slots`, of their keys only."""
+    if is_address(url):
+        yield from wire().read_wire(parse(url), wanted, slots)
+        return
+    for batch in record_batches(read_slice(folder_of(url), Slice(*wanted))):
+        yield batch if slots is None else of_slots(batch, *slots)
+
+
+def wire() -> Any:
+    """What servers need, and folders do not."""
+    try:
+        from inorder.spark import wire as found
+    except ImportError as error:
+        raise FailedPrecondition(f"url: grpc:// needs `pip install 'inorder[server]'`: {error}") from None
+    return found
+
+
+def check_url(url: str) -> None:
+    """Refuse what is the address of nothing."""
+    if is_address(url):
+        parse(url)
+    else:
+        folder_of(url)
 
 
 def folder_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("", "file"):
-        raise InvalidArgument(f"url: 'file:' and a folder, or a path, not {url!r}")
+        raise InvalidArgument(f"url: 'file:' and a folder, a path, or grpc://host:port, not {url!r}")
     folder = url.removeprefix("file:").partition("?")[0]
     return folder.removeprefix("//") if folder.startswith("///") else folder

@@ -23,6 +23,8 @@ from inorder.errors import (
     KeyNotBlocked,
     NotRetained,
     QueueFull,
+    SnapshotAlreadyExists,
+    SnapshotNotFound,
     SubscriptionAlreadyExists,
     SubscriptionNotFound,
     TopicAlreadyExists,
@@ -30,7 +32,7 @@ from inorder.errors import (
 )
 from inorder.message import Gap, Message
 from inorder.metadata import BlockedKey, Counters, Metrics
-from inorder.options import QueueLimits, SubscriptionOptions
+from inorder.options import MIN_SNAPSHOT_SECONDS, SNAPSHOT_SECONDS, QueueLimits, SubscriptionOptions
 from inorder.pending import Pending
 
 CLEARED_WITHIN_US = 60 * MICROSECONDS  # the specification's period of cleaning up
@@ -589,6 +591,15 @@ class SubscriptionModel:
         assert gone == self.accepted, f"{self.name}: {self.accepted} accepted, {gone} gone: {counters}"
 
 
+@dataclass(eq=False, slots=True)
+class SnapshotModel:
+    """What a subscription had not acked when it was made, and what came after."""
+
+    topic: str
+    kept: list[Stored]
+    expires_us: int
+
+
 class BrokerModel:
     """Topics, subscriptions and time. Refuses what the broker has to refuse, with the same kind of error."""
 
@@ -596,6 +607,7 @@ class BrokerModel:
         self.now_us = now_us
         self.topics: dict[str, TopicModel] = {}
         self.subscriptions: dict[str, SubscriptionModel] = {}
+        self.snapshots: dict[str, SnapshotModel] = {}
         self.waiting: dict[str, list[Waiting]] = {}  # publishers that wait for room, by topic
         self._ack_ids: set[str] = set()
         self._ids: set[str] = set()
@@ -624,6 +636,7 @@ class BrokerModel:
         for subscription in self.subscriptions_of(name):
             subscription.start_over((), self.now_us)
             subscription.detached = True
+        self.snapshots = {key: one for key, one in self.snapshots.items() if one.topic != name}
         del self.topics[name]
         self.let_in()
 
@@ -714,6 +727,9 @@ class BrokerModel:
         self.topics[topic].next_position += len(batch)
         if self._retention_us(topic):
             self.topics[topic].log += batch
+        for snapshot in self.snapshots.values():
+            if snapshot.topic == topic:
+                snapshot.kept += batch
         for subscription in self.subscriptions_of(topic):
             subscription.accept(batch, self.now_us)
 
@@ -856,6 +872,38 @@ class BrokerModel:
             ],
             self.now_us,
         )
+        self.let_in()
+
+    def create_snapshot(self, name: str, subscription_name: str) -> None:
+        subscription = self.subscription(subscription_name)
+        if subscription.detached:
+            raise FailedPrecondition(f"{subscription_name} is detached")
+        if self.has_snapshot(name):
+            raise SnapshotAlreadyExists(name)
+        kept = [item.stored for item in subscription.messages()]
+        expires_us = min([self.now_us, *(one.stored_us for one in kept)]) + _us(SNAPSHOT_SECONDS)
+        if expires_us - self.now_us < _us(MIN_SNAPSHOT_SECONDS):
+            raise FailedPrecondition(f"{name} would not live long")
+        self.snapshots[name] = SnapshotModel(subscription.topic, kept, expires_us)
+
+    def delete_snapshot(self, name: str) -> None:
+        if not self.has_snapshot(name):
+            raise SnapshotNotFound(name)
+        del self.snapshots[name]
+
+    def has_snapshot(self, name: str) -> bool:
+        return name in self.snapshots and self.snapshots[name].expires_us > self.now_us
+
+    def seek_snapshot(self, name: str, snapshot_name: str) -> None:
+        subscription = self.subscription(name)
+        if not self.has_snapshot(snapshot_name):
+            raise SnapshotNotFound(snapshot_name)
+        snapshot = self.snapshots[snapshot_name]
+        if subscription.detached:
+            raise FailedPrecondition(f"{name} is detached")
+        if snapshot.topic != subscription.topic:
+            raise InvalidArgument(f"{snapshot_name} is of {snapshot.topic}")
+        subscription.start_over([one for one in snapshot.kept if subscription.matches(one.attributes)], self.now_us)
         self.let_in()
 
     def _check_position(self, subscription: SubscriptionModel, position: int) -> None:

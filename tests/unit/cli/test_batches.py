@@ -1,13 +1,14 @@
 """The lines that a running pipeline prints."""
 
 import io
+import json
 
 import pytest
 
-from inorder.cli.batches import Lines
+from inorder.cli.batches import BATCH_FIELDS, Lines
 
-counts = pytest.importorskip("inorder.spark.counts")
-running = pytest.importorskip("inorder.spark.pipelines.running")
+counts = pytest.importorskip("inorder.spark.counts", reason="pyspark is not installed: make setup")
+running = pytest.importorskip("inorder.spark.pipelines.running", reason="pyspark is not installed: make setup")
 
 
 class Terminal(io.StringIO):
@@ -50,3 +51,16 @@ def test_a_quiet_run_says_only_how_it_ended() -> None:
     lines.end()
     assert stream.getvalue() == ""
     assert lines.summary(stopped=False) == "all done: 2 rows in 1 batch, 4 rows/s; 1 row waiting for earlier ones"
+
+
+def test_programs_get_an_object_for_each_batch() -> None:
+    stream = io.StringIO()
+    lines = Lines(io.StringIO(), quiet=True, as_json=stream)
+    lines(progress(0, 2, 1, released=1))
+    lines(progress(1, 0))
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert found == [
+        {"batch": 0, "rows": 2, "seconds": 0.5, "waiting": 1, "fates": {"released": 1}},
+        {"batch": 1, "rows": 0, "seconds": 0.5, "waiting": None, "fates": None},
+    ]
+    assert {*found[0]} == {*BATCH_FIELDS}

@@ -26,14 +26,23 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
+strangers: set[threading.Thread] = set()  # what other tests have left
+
+
+@pytest.fixture(autouse=True)
+def before() -> None:
+    strangers.clear()
+    strangers.update(threads())
+
+
 def threads(name: str = "inorder-") -> set[threading.Thread]:
     """Those of this library, but for the timers' thread, which stays."""
-    return {one for one in threading.enumerate() if one.name.startswith(name) and one.name != "inorder-timers"}
+    named = {one for one in threading.enumerate() if one.name.startswith(name) and one.name != "inorder-timers"}
+    return named - strangers
 
 
 @pytest.fixture
 def subscription() -> Iterator[Subscription]:
-    wait_until(lambda: not threads())
     pubsub = PubSub("memory:")
     topic = pubsub.topic("orders").create().result()
     yield topic.subscription("worker").create().result()

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,36 @@ def test_an_event_has_what_was_read_and_its_message(database: Database) -> None:
     assert second.attributes == {"n": "1"}
     assert first.message_id
     assert first.message_id != second.message_id
+
+
+def test_all_that_goes_through_may_be_applied_in_one_call(database: Database) -> None:
+    calls: list[Any] = []
+
+    def apply_all(events: Sequence[Applied], raw: Any) -> None:
+        calls.append([event.fields[1] for event in events])
+        for event in events:
+            write_down(event, raw)
+
+    with desk(database) as here:
+        here.publish([("a", number) for number in (2, 1, 3, 5, 9)])  # 9 has no room beside 5, so 4 is given up
+        pattern = Resequencer(when_full="gap", capacity=1)
+        here.consume(pattern, apply=None, apply_all=apply_all, on_gap=lambda *_: calls.append("gap"))
+    assert calls == [[1, 2, 3], "gap", [5]]
+    assert numbers(database) == [1, 2, 3, 5]
+
+
+def test_one_that_fails_in_a_call_for_all_holds_no_other_up(database: Database) -> None:
+    def apply_all(events: Sequence[Applied], raw: Any) -> None:
+        for event in events:
+            write_down(event, raw)
+            if event.key == "bad":
+                raise ZeroDivisionError
+
+    with desk(database, retry_policy=RetryPolicy(minimum_backoff=600)) as here:
+        here.publish([*((f"k{number}", 1) for number in range(20)), ("bad", 1), ("last", 1)])
+        with here.consumer(PARKING, apply=None, apply_all=apply_all):
+            wait_until(lambda: here.backlog == 1)
+    assert sorted(event[0] for event in database.effects()) == sorted([f"k{number}" for number in range(20)] + ["last"])
 
 
 def test_a_bad_message_is_alone_and_the_others_of_its_list_are_applied(database: Database) -> None:
@@ -425,7 +456,7 @@ def test_a_subscription_that_is_deleted_ends_the_consumer_and_is_told(database: 
 def test_what_a_consumer_is_made_of_is_checked(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "store.db"))
     with desk(database) as here:
-        for wrong in ({"read": "x"}, {"apply": None}, {"batch": 0}):
+        for wrong in ({"read": "x"}, {"apply": None}, {"apply": "x"}, {"apply_all": write_down}, {"batch": 0}):
             with pytest.raises(InvalidArgument, match=next(iter(wrong))):
                 here.consumer(PARKING, **wrong)
         nobody = here.pubsub.subscription("nobody")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from google.pubsub_v1.types import pubsub
 
 from inorder.protocol import inorder_v1_pb2 as v1
 
+STABLE = Path(__file__).with_name("inorder_v1.txt")
 SRC = Path(__file__).parents[3] / "src"
 PROTO = "inorder/protocol/inorder_v1.proto"
 
@@ -42,3 +44,31 @@ def test_what_stands_for_a_message_of_googles_has_its_fields(ours: Any, googles:
         return {field.number: (field.name, field.type, field.is_repeated) for field in descriptor.fields}
 
     assert fields(ours.DESCRIPTOR) == fields(googles.pb().DESCRIPTOR)
+
+
+def test_what_was_in_the_protocol_is_still_in_it() -> None:
+    """Calls and fields are only ever added: to the file, and then to the list of what stays."""
+    there = {*_calls(), *_fields(v1.DESCRIPTOR.message_types_by_name.values())}
+    missing = [line for line in STABLE.read_text().splitlines() if line not in there]
+    assert not missing, "\n".join(missing)
+
+
+def test_all_that_is_in_the_protocol_is_listed() -> None:
+    listed = set(STABLE.read_text().splitlines())
+    new = [line for line in (*_calls(), *_fields(v1.DESCRIPTOR.message_types_by_name.values())) if line not in listed]
+    assert not new, f"add to {STABLE.name}:\n" + "\n".join(new)
+
+
+def _calls() -> Iterator[str]:
+    for method in v1.DESCRIPTOR.services_by_name["Inorder"].methods:
+        streams = ["stream " if flag else "" for flag in (method.client_streaming, method.server_streaming)]
+        yield f"{method.name}({streams[0]}{method.input_type.name}) {streams[1]}{method.output_type.name}"
+
+
+def _fields(messages: Iterable[Any]) -> Iterator[str]:
+    for message in messages:
+        for field in message.fields:
+            kind = field.message_type.name if field.message_type else f"type {field.type}"
+            many = " repeated" if field.is_repeated else ""
+            yield f"{message.full_name.removeprefix('inorder.v1.')}.{field.name} = {field.number} {kind}{many}"
+        yield from _fields(message.nested_types)

@@ -181,7 +181,10 @@ WRONG = {
     "a topic without a url, with a path": (
         change("url =", "path ="),
         [
-            "[source] url: it is missing; format 'inorder' needs 'file:' and the folder of a broker, or its path",
+            (
+                "[source] url: it is missing; format 'inorder' needs "
+                "'file:' and the folder of a broker, or its path, or grpc://host:port of a server"
+            ),
             "[source] path: it means nothing to format 'inorder'",
         ],
     ),

@@ -23,13 +23,13 @@ MAX_WATCH_SECONDS = 3_600
 
 
 class Keys:
-    """The calls."""
+    """The calls. `stopping` is set when the server stops."""
 
-    def __init__(self, broker: MessageQueue, names: Names, admin: Admin) -> None:
+    def __init__(self, broker: MessageQueue, names: Names, admin: Admin, stopping: asyncio.Event) -> None:
         self._broker = broker
         self._names = names
         self._admin = admin
-        self._stopping = asyncio.Event()
+        self._stopping = stopping
 
     def calls(self) -> Mapping[str, RawCall]:
         """Each by its name."""
@@ -44,10 +44,6 @@ class Keys:
     def streams(self) -> Mapping[str, RawStream]:
         """Those that answer more than once."""
         return {"WatchKeys": server_stream(v1.WatchKeysRequest, self.watch_keys)}
-
-    def stop(self) -> None:
-        """End what goes on until its client has enough."""
-        self._stopping.set()
 
     async def blocked_keys(self, request: v1.BlockedKeysRequest, context: Context) -> v1.BlockedKeysResponse:
         return _response(self._blocked(request.subscription))

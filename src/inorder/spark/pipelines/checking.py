@@ -43,7 +43,7 @@ TOP: Final[Fields] = {
 SOURCE: Final[Fields] = {
     "format": text("'inorder', 'parquet', 'json', 'csv', 'kafka', 'delta' or any that Spark reads"),
     "table": text("the name of a table that Spark's catalog knows, instead of a format"),
-    "url": text("'file:' and the folder of a broker, or its path"),
+    "url": text("'file:' and the folder of a broker, or its path, or grpc://host:port of a server"),
     "topic": text("the name of a topic"),
     "path": text("where the files are"),
     "schema": text("columns and types, such as 'order_id STRING, sequence BIGINT'"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from inorder.errors import InvalidArgument
 from inorder.journal.incoming import check_writer
 from inorder.options import check_name
+from inorder.transport.address import is_address, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,14 +30,17 @@ class InorderTopic:
     def __post_init__(self) -> None:
         given: object = self.url  # anything, whatever the annotation says
         if not isinstance(given, str) or not given:
-            raise InvalidArgument(f"url: 'file:' and a folder, or a path, not {self.url!r}")
+            raise InvalidArgument(f"url: 'file:' and a folder, a path, or grpc://host:port, not {self.url!r}")
+        if is_address(self.url):
+            parse(self.url)
         check_name("topic", self.topic)
         if self.writer is not None:
             check_writer(self.writer)
 
     @property
     def guarantee(self) -> str:
-        return "exactly once: the owner of the folder publishes a batch once, by the numbers of its writer and batch"
+        owner = "server" if is_address(self.url) else "owner of the folder"
+        return f"exactly once: the {owner} publishes a batch once, by the numbers of its writer and batch"
 
     def check(self, rows: StructType) -> None:
         """Refuse rows that are no messages."""

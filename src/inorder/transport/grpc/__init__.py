@@ -1,6 +1,5 @@
 """A broker in another process, reached by gRPC: `PubSub("grpc://host:port")`.
 
-target      what an address says
 channel     the connection, one for each target of a process
 calls       a call and its answer, repeated where that is safe
 own         a server that knows inorder.v1

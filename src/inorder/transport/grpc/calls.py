@@ -95,6 +95,24 @@ class Calls:
         call.add_done_callback(finished)
         return answer, call.cancel
 
+    def answers(self, method: str, request: Callable[[], bytes]) -> Iterator[bytes]:
+        """All answers to a request, for somebody who waits for them; asked for again where the connection ends."""
+        waits, give_up = pauses(), time.monotonic() + self.timeout_seconds
+        while True:
+            call = self._channel.answers(method, request())
+            try:
+                for answer in call:
+                    yield answer
+                    waits, give_up = pauses(), time.monotonic() + self.timeout_seconds
+                return
+            except grpc.RpcError:
+                error, pause = self.error_of(call), next(waits)
+                if not self.worth_repeating(error) or time.monotonic() + pause > give_up:
+                    raise error from None
+                time.sleep(pause)
+            finally:
+                call.cancel()
+
     def stream(self, method: str, requests: Iterator[bytes], metadata: Metadata) -> Any:
         """As the channel's."""
         if self._closed:

@@ -7,32 +7,18 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-import grpc
-
-from inorder.transport.grpc.target import Target
+from inorder.transport.address import Address
+from inorder.transport.channels import channel as made_channel
 
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
-
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),  # how much comes is ours to say
-    ("grpc.max_send_message_length", -1),
-    # A server that is gone without a word is noticed, and one that is back is found soon.
-    ("grpc.keepalive_time_ms", 30_000),  # other servers hang up if they are asked more often
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.use_local_subchannel_pool", 1),  # or two processes of one parent could share one
-    ("grpc.enable_retries", 0),  # what is repeated, and when, is decided by those who call
-)
 
 
 class Channel:
     """One connection. Thread-safe."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Address) -> None:
         self.address = target.address
-        self._grpc = _made(target)
+        self._grpc = made_channel(target)
         self._methods: dict[str, Any] = {}
 
     def call(self, method: str, request: bytes, timeout: float | None, metadata: Metadata, *, wait: bool) -> Any:
@@ -42,6 +28,10 @@ class Channel:
             made = self._methods[method] = self._grpc.unary_unary(method)
         return made.future(request, timeout=timeout, metadata=metadata, wait_for_ready=wait)
 
+    def answers(self, method: str, request: bytes) -> Any:
+        """Begin a call of many responses, which come by iterating over what is returned."""
+        return self._grpc.unary_stream(method)(request)
+
     def stream(self, method: str, requests: Iterator[bytes], metadata: Metadata) -> Any:
         """Begin a call of many requests and responses, which come by iterating over what is returned."""
         return self._grpc.stream_stream(method)(requests, metadata=metadata)
@@ -50,15 +40,11 @@ class Channel:
         self._grpc.close()
 
 
-def _made(target: Target) -> Any:
-    return grpc.insecure_channel(target.address, options=_OPTIONS)
-
-
 _lock = threading.Lock()
 _shared: dict[str, tuple[Channel, int]] = {}  # and how many use it
 
 
-def join(target: Target) -> Channel:
+def join(target: Address) -> Channel:
     """The channel to a target; whoever joins it leaves it."""
     with _lock:
         channel, users = _shared.get(target.address) or (Channel(target), 0)

@@ -22,12 +22,12 @@ from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import from_json, to_json
+from inorder.transport.address import Address
 from inorder.transport.grpc.calls import Calls
 from inorder.transport.grpc.found import if_found
 from inorder.transport.grpc.publishing import Outlet
 from inorder.transport.grpc.pulling import Puller
 from inorder.transport.grpc.stream import OwnDeliveries
-from inorder.transport.grpc.target import Target
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class OwnServer:
     """Its calls."""
 
-    def __init__(self, calls: Calls, target: Target, clock: Clock) -> None:
+    def __init__(self, calls: Calls, target: Address, clock: Clock) -> None:
         self._calls = calls
         self._target = target
         self._clock = clock

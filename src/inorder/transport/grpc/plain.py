@@ -37,12 +37,12 @@ from inorder.options import (
     merge,
 )
 from inorder.pending import Pending
+from inorder.transport.address import Address
 from inorder.transport.grpc.calls import Calls
 from inorder.transport.grpc.found import as_fact, if_found
 from inorder.transport.grpc.plain_answers import PlainAnswers
 from inorder.transport.grpc.plain_stream import PlainDeliveries, read
 from inorder.transport.grpc.publishing import Outlet
-from inorder.transport.grpc.target import Target
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ _KNOWN = {
 class PlainServer:
     """Its calls."""
 
-    def __init__(self, calls: Calls, target: Target, clock: Clock) -> None:
+    def __init__(self, calls: Calls, target: Address, clock: Clock) -> None:
         self._calls = calls
         self._target = target
         self._clock = clock

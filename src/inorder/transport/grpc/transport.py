@@ -16,11 +16,11 @@ from inorder.options import SubscriptionOptions, TopicOptions, check_whole
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.transport import Deliveries
+from inorder.transport.address import Address
 from inorder.transport.grpc import channel
 from inorder.transport.grpc.calls import Calls, UnknownCall
 from inorder.transport.grpc.own import DESCRIBE, OwnServer
 from inorder.transport.grpc.publishing import Outlet
-from inorder.transport.grpc.target import Target
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class GrpcTransport:
 
     in_order = True
 
-    def __init__(self, target: Target, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, target: Address, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self._target = target
         self._channel = channel.join(target)

@@ -1,4 +1,4 @@
-"""What an address like `grpc://localhost:8085?project=shop` says."""
+"""Where a server is: `grpc://host:port?project=P&timeout=SECONDS`."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from inorder.errors import InvalidArgument
-from inorder.options import check_number
+from inorder.options import DEFAULT_PROJECT, check_number
 
-DEFAULT_PROJECT = "inorder"
+SCHEME = "grpc:"
+OPTIONS = ("project", "timeout")
 DEFAULT_TIMEOUT_SECONDS = 60.0  # as long as a restart may take
 MAX_TIMEOUT_SECONDS = 86_400
 
 _PROJECT = re.compile(r"[A-Za-z0-9\-_.:]+")
-_OPTIONS = ("project", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where a server is, and as what we come."""
+class Address:
+    """A server, and the project in it whose resources have plain names here."""
 
-    address: str
+    address: str  # the host and the port, as gRPC wants them
     project: str = DEFAULT_PROJECT
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # until a call fails whose server cannot be reached
 
     def topic(self, name: str) -> str:
-        """The resource that is meant by a name."""
+        """The resource that is meant by the name of a topic."""
         return self._resource("topics", name)
 
     def subscription(self, name: str) -> str:
+        """The same of a subscription."""
         return self._resource("subscriptions", name)
 
     def name_of(self, resource: str) -> str:
-        """The name that means a resource."""
+        """The name that means a resource: without its project, if that is this one."""
         project, _, rest = resource.removeprefix("projects/").partition("/")
         return rest.partition("/")[2] if project == self.project else resource
 
@@ -41,24 +42,33 @@ class Target:
         return name if "/" in name else f"projects/{self.project}/{collection}/{name}"
 
 
-def target_of(text: str) -> Target:
-    """An address as a program gives it."""
-    parts = urlsplit(text)
+def is_address(url: str) -> bool:
+    """Whether it is a server that is meant, and not a folder."""
+    return url.startswith(SCHEME)
+
+
+def parse(url: str) -> Address:
+    """The address that a text stands for. What may be secret in it is in no error."""
+    base, _, query = url.partition("?")
+    parts = urlsplit(base)
+    shown = re.sub(r"//.*@", "//…@", base)
     try:
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
-    if not host or not port or parts.path not in ("", "/"):
-        raise InvalidArgument(f"target: a host and a port, as in 'grpc://localhost:8085', not {text!r}")
+    if parts.scheme != "grpc" or not host or not port or parts.path.strip("/") or "@" in parts.netloc or parts.fragment:
+        raise InvalidArgument(f"a server: grpc://host:port, as in grpc://127.0.0.1:8085, not {shown!r}")
     options: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            raise InvalidArgument(f"target {text!r}: unknown option {name!r}; there are {', '.join(_OPTIONS)}")
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in OPTIONS:
+            raise InvalidArgument(f"{base}: unknown option {name!r}; there are {', '.join(OPTIONS)}")
+        if name in options:
+            raise InvalidArgument(f"{base}: option {name!r} is given twice")
         options[name] = value
     project = options.get("project", DEFAULT_PROJECT)
     if not _PROJECT.fullmatch(project):
-        raise InvalidArgument(f"project: letters, digits and -_.: only, not {project!r}")
-    return Target(parts.netloc, project, _seconds(options.get("timeout")))
+        raise InvalidArgument(f"{base}: project: letters, digits and -_.: only, not {project!r}")
+    return Address(parts.netloc, project, _seconds(options.get("timeout")))
 
 
 def _seconds(text: str | None) -> float:

@@ -1,0 +1,48 @@
+"""What to do next after an error, as a command where there is one."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from inorder.errors import (
+    AlreadyExists,
+    InorderError,
+    JournalInUse,
+    KeyNotBlocked,
+    NotFound,
+    SubscriptionNotFound,
+    TopicNotFound,
+    Unavailable,
+)
+
+
+def hint(error: Exception, given: argparse.Namespace) -> str:
+    """A sentence, or nothing if the error says it all."""
+    if not isinstance(error, InorderError) or not hasattr(given, "target"):
+        return ""
+    match error:
+        case TopicNotFound():
+            return f"to create it: {_command(given, 'topic', 'create', error.topic)}"
+        case SubscriptionNotFound():
+            return f"to create it: {_command(given, 'subscription', 'create', error.subscription, 'TOPIC')}"
+        case NotFound():
+            return f"to begin one there: {_command(given, 'topic', 'create', 'TOPIC')}"
+        case AlreadyExists():
+            noun = "subscription" if hasattr(given, "subscription") else "topic"
+            return f"to see it: {_command(given, noun, 'show', getattr(given, noun, noun.upper()))}"
+        case JournalInUse():
+            return (
+                "stop its owner first; `list` and `show` of topics and subscriptions, `tail` and `dead-letters list` "
+                "work beside it, and with `inorder serve` as the owner all do, by --target grpc://HOST:PORT"
+            )
+        case KeyNotBlocked():
+            return f"to see which are: {_command(given, 'keys', 'blocked', given.subscription)}"
+        case Unavailable():
+            return "is it running? `inorder serve --data FOLDER` starts one"
+    return ""
+
+
+def _command(given: argparse.Namespace, *words: str) -> str:
+    target = ["--target", given.target] if given.target else []
+    return shlex.join(["inorder", *words, *target])

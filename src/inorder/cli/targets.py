@@ -1,0 +1,66 @@
+"""Which broker a command works on: `--target`, or else the environment."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from inorder.client.pubsub import PubSub
+from inorder.errors import InvalidArgument
+from inorder.journal.reading import existing_journal
+
+VARIABLE: Final = "INORDER_TARGET"
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Let a command be told its broker."""
+    parser.add_argument(
+        "--target", metavar="TARGET", help=f"the broker: file:FOLDER or grpc://HOST:PORT; by default ${VARIABLE}"
+    )
+
+
+def target_of(given: argparse.Namespace) -> str:
+    """What was asked for, if a command can do anything with it."""
+    target: str = given.target or os.environ.get(VARIABLE, "")
+    if not target:
+        raise InvalidArgument(f"no target: give --target file:FOLDER or grpc://HOST:PORT, or set {VARIABLE}")
+    if target == "memory:":
+        raise InvalidArgument(
+            "target 'memory:' is of no use here, as it ends with the command: "
+            "file:FOLDER stays, and `inorder serve --memory` is a server for grpc://HOST:PORT"
+        )
+    return target
+
+
+def folder_of(target: str) -> Path | None:
+    """Of a broker in a folder, that."""
+    if not target.startswith("file:"):
+        return None
+    return Path(unquote(target.removeprefix("file:").partition("?")[0]))
+
+
+@contextmanager
+def connected(given: argparse.Namespace, *, create: bool = False) -> Iterator[PubSub]:
+    """The broker, to work with. A folder is made only by who wants to `create` something in it."""
+    target = target_of(given)
+    if (folder := folder_of(target)) is not None and not create:
+        existing_journal(folder)  # a name that is misspelt must not become one more broker
+    with _unlogged("inorder.client.publisher"), PubSub(target) as pubsub:
+        yield pubsub
+
+
+@contextmanager
+def _unlogged(name: str) -> Iterator[None]:
+    """What this one logs, the error says."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -1,0 +1,156 @@
+"""`inorder topic` and `inorder subscription`: what they make, show, change and refuse."""
+
+from pathlib import Path
+
+import pytest
+
+from inorder.broker import MessageQueue
+from inorder.cli.looking import BrokerLook, JournalLook
+from inorder.client.pubsub import PubSub
+from inorder.journal.reading import JournalReader
+
+from .conftest import Program
+
+
+@pytest.fixture
+def orders(inorder: Program) -> Program:
+    inorder.ok("topic", "create", "orders")
+    return inorder
+
+
+def test_a_topic_is_created_listed_shown_and_deleted(inorder: Program) -> None:
+    assert inorder.ok("topic", "create", "orders", "--message-retention-duration", 3600) == ["created topic orders"]
+    inorder.ok("topic", "create", "dead")
+    inorder.ok("subscription", "create", "billing", "orders")
+    header, orders, dead = [line.split() for line in inorder.ok("topic", "list")]
+    assert header[:2] == ["topic", "published"]
+    assert (orders[0], orders[-2:]) == ("orders", ["1", "h"])
+    assert (dead[0], dead[-2:]) == ("dead", ["until", "acked"])
+    [shown] = inorder.json("topic", "show", "orders")
+    assert shown["subscriptions"] == ["billing"]
+    assert shown["options"] == {"message_retention_duration": 3600, "annotations": ""}
+    assert "retention      1 h" in inorder.ok("topic", "show", "orders")
+    assert inorder.json("topic", "delete", "orders", "--yes") == [{"topic": "orders", "deleted": True}]
+    assert [topic["topic"] for topic in inorder.json("topic", "list")] == ["dead"]
+    assert inorder.json("subscription", "show", "billing")[0]["topic_deleted"]
+    assert "orders (deleted)" in "\n".join(inorder.ok("subscription", "list"))
+
+
+def test_nothing_but_create_makes_a_folder(inorder: Program, folder: Path) -> None:
+    for given in (("topic", "list"), ("publish", "orders", "x"), ("pull", "billing"), ("tail", "orders")):
+        ran = inorder(*given)
+        assert (ran.code, ran.out) == (2, "")
+        assert f"there is no folder {folder}" in ran.err
+        assert f"inorder topic create TOPIC --target '{inorder.target}'" in ran.err
+        assert not folder.exists()
+
+
+def test_what_is_missing_can_be_created_by_the_command_that_is_told(orders: Program) -> None:
+    ran = orders("publish", "nowhere", "x")
+    assert ran.code == 2
+    assert ran.err == (
+        f"inorder: Topic not found: nowhere\n  to create it: inorder topic create nowhere --target '{orders.target}'\n"
+    )
+    ran = orders("pull", "billing")
+    assert f"to create it: inorder subscription create billing TOPIC --target '{orders.target}'" in ran.err
+    ran = orders("topic", "create", "orders")
+    assert f"to see it: inorder topic show orders --target '{orders.target}'" in ran.err
+    orders.ok("subscription", "create", "billing", "orders")
+    ran = orders("subscription", "create", "billing", "orders")
+    assert f"to see it: inorder subscription show billing --target '{orders.target}'" in ran.err
+
+
+def test_a_subscription_is_created_with_options_and_changed_by_parts(orders: Program) -> None:
+    orders.ok("topic", "create", "dead")
+    [created] = orders.json(
+        *("subscription", "create", "billing", "orders", "--message-ordering", "--ack-deadline", 30),
+        *("--dead-letter-topic", "dead", "--queue-max-messages", 7, "--queue-max-bytes", "none"),
+    )
+    options = created["options"]
+    assert (options["enable_message_ordering"], options["ack_deadline_seconds"]) == (True, 30)
+    assert options["dead_letter_policy"] == {
+        "dead_letter_topic": "dead",
+        "max_delivery_attempts": 5,
+        "source": "billing",
+    }
+    assert options["queue_limits"] == {"max_messages": 7, "max_bytes": None, "when_full": "drop"}
+    [updated] = orders.json(
+        "subscription", "update", "billing", "--queue-when-full", "block", "--dead-letter-max-delivery-attempts", 9
+    )
+    assert updated["options"]["queue_limits"] == {"max_messages": 7, "max_bytes": None, "when_full": "block"}
+    assert updated["options"]["dead_letter_policy"] == {
+        "dead_letter_topic": "dead",
+        "max_delivery_attempts": 9,
+        "source": "billing",
+    }
+    [updated] = orders.json("subscription", "update", "billing", "--no-queue-limits", "--no-dead-letter-policy")
+    assert (updated["options"]["queue_limits"], updated["options"]["dead_letter_policy"]) == (None, None)
+    [updated] = orders.json("subscription", "update", "billing", "--no-message-ordering")
+    assert not updated["options"]["enable_message_ordering"]
+    assert orders("subscription", "update", "billing").code == 2
+
+
+def test_a_value_that_cannot_be_is_refused_with_its_limit(orders: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = orders("subscription", "create", "billing", "orders", "--ack-deadline-seconds", 601)
+    assert (ran.code, ran.err) == (2, "inorder: ack_deadline_seconds: above 0, up to 600, not 601.0\n")
+    with pytest.raises(SystemExit):
+        orders("subscription", "create", "billing", "orders", "--queue-max-messages", "many")
+    assert "--queue-max-messages: invalid whole number value: 'many'" in capsys.readouterr().err
+
+
+def test_what_waits_is_shown_and_a_list_can_be_of_one_topic(orders: Program) -> None:
+    orders.ok("subscription", "create", "billing", "orders")
+    orders.ok("publish", "orders", "a", "b")
+    [shown] = orders.json("subscription", "show", "billing")
+    assert (shown["backlog_messages"], shown["parked_keys"], shown["counters"]) == (2, 0, None)
+    assert "backlog       2 messages" in orders.ok("subscription", "show", "billing")
+    orders.ok("topic", "create", "quiet")
+    assert orders.json("subscription", "list", "--topic", "quiet") == []
+    assert len(orders.json("subscription", "list", "--topic", "orders")) == 1
+    assert orders("subscription", "list", "--topic", "nowhere").code == 2
+    assert orders.ok("subscription", "delete", "billing", "--yes") == ["deleted subscription billing"]
+    assert orders("subscription", "show", "billing").code == 2
+
+
+def test_nothing_is_deleted_where_nobody_can_answer(orders: Program) -> None:
+    ran = orders("topic", "delete", "orders")
+    assert ran.code == 2
+    assert "Delete topic orders, to which 0 messages were published?" in ran.err
+    assert "give --yes" in ran.err
+    assert len(orders.json("topic", "list")) == 1
+
+
+def test_a_journal_and_its_broker_show_the_same(tmp_path: Path) -> None:
+    with PubSub(tmp_path) as pubsub:
+        topic = pubsub.topic("orders").create(message_retention_duration=60).result()
+        topic.subscription("billing").create(enable_message_ordering=True).result()
+        pubsub.topic("quiet").create().result()
+        topic.publish_message(b"x").result()
+        journal, broker = JournalLook(JournalReader(tmp_path)), BrokerLook(pubsub)
+        assert journal.topics() == broker.topics()
+        assert journal.topic("orders") == broker.topic("orders")
+        assert journal.subscriptions() == broker.subscriptions() == broker.subscriptions("orders")
+        assert journal.subscriptions("quiet") == broker.subscriptions("quiet") == []
+        assert journal.subscription("billing") == broker.subscription("billing")
+        assert journal.standing("billing").backlog_messages == broker.standing("billing").backlog_messages == 1
+        assert broker.standing("billing").counters is not None
+
+
+@pytest.mark.parametrize("target", ["memory:", "", "kafka:x"])
+def test_a_target_that_is_of_no_use_is_refused(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Program(capsys, target)("topic", "create", "orders")
+    assert ran.code == 2
+    assert "target" in ran.err
+    assert ("is of no use here" in ran.err) == (target == "memory:")
+
+
+def test_a_second_owner_is_told_who_the_first_is(orders: Program, folder: Path) -> None:
+    queue = MessageQueue.open(folder)
+    try:
+        ran = orders("publish", "orders", "x")
+        assert ran.code == 2
+        assert "is in use by process" in ran.err
+        assert "work beside it" in ran.err
+        assert orders.json("topic", "list")[0]["topic"] == "orders"
+    finally:
+        queue.close()

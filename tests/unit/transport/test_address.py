@@ -1,0 +1,57 @@
+"""Addresses of servers."""
+
+import pytest
+
+from inorder.errors import InvalidArgument
+from inorder.transport.address import Address, is_address, parse
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("grpc://127.0.0.1:8085", Address("127.0.0.1:8085")),
+        ("grpc://example.com:1/", Address("example.com:1")),
+        ("grpc://[::1]:8085?project=shop", Address("[::1]:8085", "shop")),
+        ("grpc://h:1?project=example.com%3Ashop&timeout=2.5", Address("h:1", "example.com:shop", 2.5)),
+    ],
+)
+def test_an_address_is_read(url: str, address: Address) -> None:
+    assert is_address(url)
+    assert parse(url) == address
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("grpc://host", "a server: grpc://host:port, as in"),
+        ("grpc://:8085", "a server: grpc://host:port"),
+        ("grpc:host:8085", "a server: grpc://host:port"),
+        ("grpc://host:8085/orders", "a server: grpc://host:port"),
+        ("grpc://host:70000", "a server: grpc://host:port"),
+        ("grpc://me:secret@host:1", "a server: grpc://host:port, as in .*, not 'grpc://…@host:1'"),
+        ("http://host:1", "a server: grpc://host:port"),
+        ("grpc://host:1?colour=red", "unknown option 'colour'; there are project, timeout"),
+        ("grpc://host:1?project=a&project=b", "option 'project' is given twice"),
+        ("grpc://host:1?project=a/b", "project: letters, digits and -_.: only, not 'a/b'"),
+        ("grpc://host:1?project=", "project: letters"),
+        ("grpc://host:1?timeout=soon", "timeout: a number of seconds, not 'soon'"),
+        ("grpc://host:1?timeout=0", "timeout: above 0, up to 86400, not 0"),
+    ],
+)
+def test_what_is_wrong_is_named(url: str, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem.replace("?", r"\?")):
+        parse(url)
+
+
+def test_folders_are_none() -> None:
+    assert not is_address("file:./data")
+    assert not is_address("./grpc")
+
+
+def test_names_are_plain_in_the_project_of_the_address() -> None:
+    address = parse("grpc://h:1?project=shop")
+    assert address.topic("orders") == "projects/shop/topics/orders"
+    assert address.subscription("projects/other/subscriptions/s") == "projects/other/subscriptions/s"
+    assert address.name_of("projects/shop/topics/orders") == "orders"
+    assert address.name_of("projects/other/topics/orders") == "projects/other/topics/orders"
+    assert address.name_of("orders") == "orders"
