@@ -113,7 +113,7 @@ def _connect(target: str) -> Transport:
         from inorder.transport.grpc.transport import GrpcTransport
     except ModuleNotFoundError as error:
         server = target.partition("?")[0]  # what follows may be secret
-        raise FailedPrecondition(f"target {server!r} needs `pip install 'inorder[server]'`: {error}") from None
+        raise FailedPrecondition(f"target {server!r} needs `pip install 'inorder[client]'`: {error}") from None
     return GrpcTransport(parse(target))
 
 
