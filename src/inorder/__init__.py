@@ -12,7 +12,9 @@ from inorder.errors import (
     InorderError,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     ResourceExhausted,
+    Unauthenticated,
     Unavailable,
 )
 from inorder.message import Gap, Message
@@ -54,6 +56,7 @@ __all__ = [
     "NotFound",
     "Outputs",
     "Pending",
+    "PermissionDenied",
     "PoolMetrics",
     "PubSub",
     "PublishOptions",
@@ -69,6 +72,7 @@ __all__ = [
     "TopicOptions",
     "Unacked",
     "UnackedKey",
+    "Unauthenticated",
     "Unavailable",
     "WorkerPool",
 ]

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -38,7 +39,15 @@ from inorder.message import (
     delivered,
     leases_of,
 )
-from inorder.metadata import BlockedKey, Metrics, SnapshotMetadata, SubscriptionMetadata, TopicMetadata, Unacked
+from inorder.metadata import (
+    BlockedKey,
+    CommitCounters,
+    Metrics,
+    SnapshotMetadata,
+    SubscriptionMetadata,
+    TopicMetadata,
+    Unacked,
+)
 from inorder.options import LAST_PART, SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
 from inorder.pending import Pending
 from inorder.turns import SYNC_SECONDS, Turns, Wake
@@ -482,6 +491,15 @@ class MessageQueue(Turns):
     def metrics(self, subscription: str) -> Metrics:
         """Counters and gauges of one subscription. Costs what is in its backlog."""
         return self._turn(lambda state, now_us: (state.subscription(subscription).metrics(now_us), (), ()))
+
+    def commit_counters(self) -> CommitCounters:
+        """What was written down since the broker was opened: nothing, where it is in memory only."""
+        return CommitCounters() if self._commits is None else replace(self._commits.counters)
+
+    @property
+    def failure(self) -> InorderError | None:
+        """Why the broker has stopped by itself, if it has: its journal could not be written."""
+        return self._failure
 
     # -- snapshots ---------------------------------------------------------------------------------
 

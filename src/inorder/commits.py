@@ -17,6 +17,7 @@ from inorder.errors import InorderError, JournalFailed
 from inorder.journal import Location
 from inorder.journal.codec import Stored, encode
 from inorder.journal.journal import Journal
+from inorder.metadata import CommitCounters
 from inorder.pending import Pending
 
 Sync = Literal["commit", "interval", "none"]
@@ -65,6 +66,7 @@ class Commits:
         self._sync_at: float | None = None  # when what was written must be synced
         self._failure: InorderError | None = None
         self._rest: list[Group] = []  # written before their turn, and not answered yet
+        self.counters = CommitCounters()
 
     # -- with the broker's lock held ---------------------------------------------------------------
 
@@ -104,9 +106,9 @@ class Commits:
             return None
         group, self._group = self._group, Group()
         self._rest.append(group)
-        location = self._journal.write(group.body)
+        location = self._write_body(group.body)
         if self._sync == "commit":
-            self._journal.sync()
+            self._sync_now()
         return group, location
 
     # -- without it --------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class Commits:
             if self._unsynced and self._sync != "none" and self._failure is None:
                 self._unsynced = False
                 try:
-                    self._journal.sync()
+                    self._sync_now()
                 except InorderError as error:
                     self._fail(error)
 
@@ -169,10 +171,10 @@ class Commits:
         needed = group.sync or group.hidden > 0 or not self._journal.store.outlives_its_process
         sync = self._sync == "commit" and needed
         try:
-            location = self._journal.write(group.body) if group.body else None
+            location = self._write_body(group.body) if group.body else None
             self._unsynced = True
             if sync:
-                self._journal.sync()
+                self._sync_now()
                 self._unsynced = False
             if location is not None:
                 self._committed(group, location)
@@ -181,6 +183,20 @@ class Commits:
         if self._unsynced and self._sync != "none" and self._sync_at is None:
             self._sync_at = monotonic() + self._interval_seconds
             self.soon()  # somebody must see to it
+
+    def _write_body(self, body: list[bytes]) -> Location:
+        location = self._journal.write(body)
+        self.counters.commits += 1
+        self.counters.written_bytes += sum(map(len, body))
+        return location
+
+    def _sync_now(self) -> None:
+        began = monotonic()
+        self._journal.sync()
+        seconds = monotonic() - began
+        self.counters.syncs += 1
+        self.counters.sync_seconds += seconds
+        self.counters.slowest_sync_seconds = max(self.counters.slowest_sync_seconds, seconds)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -209,7 +225,7 @@ class Commits:
             if self._unsynced:
                 self._unsynced = False
                 try:
-                    self._journal.sync()
+                    self._sync_now()
                 except InorderError as error:
                     self._fail(error)
 

@@ -15,11 +15,13 @@ class Code(IntEnum):
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     ABORTED = 10
     UNAVAILABLE = 14
     DATA_LOSS = 15
+    UNAUTHENTICATED = 16
 
 
 class InorderError(Exception):
@@ -52,6 +54,12 @@ class AlreadyExists(InorderError):
     code = Code.ALREADY_EXISTS
 
 
+class PermissionDenied(InorderError):
+    """A server knows who asks, and that one has no right to this."""
+
+    code = Code.PERMISSION_DENIED
+
+
 class ResourceExhausted(InorderError):
     """A limit is reached. Nothing was stored; the call may succeed later."""
 
@@ -80,6 +88,12 @@ class DataLoss(InorderError):
     """Stored data is damaged."""
 
     code = Code.DATA_LOSS
+
+
+class Unauthenticated(InorderError):
+    """A server wants a token, and got none that it knows."""
+
+    code = Code.UNAUTHENTICATED
 
 
 class TopicNotFound(NotFound):

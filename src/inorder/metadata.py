@@ -73,6 +73,17 @@ class Metrics:
     head_of_line_seconds: float  # of the key that has been blocked longest
 
 
+@dataclass(slots=True)
+class CommitCounters:
+    """What a broker has written to its journal since it was opened."""
+
+    commits: int = 0  # groups of turns, each written in one go
+    written_bytes: int = 0
+    syncs: int = 0
+    sync_seconds: float = 0.0  # of all of them
+    slowest_sync_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class UnackedKey:
     """What a subscription has still to ack of one key, gap records included."""

@@ -1,6 +1,7 @@
 """`inorder serve` as it is started: with Google's client, and killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,8 +25,9 @@ def serving(*arguments: object) -> "Iterator[tuple[subprocess.Popen[str], str]]"
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert "PUBSUB_EMULATOR_HOST=127.0.0.1:" in line, line + process.communicate()[1]
-            yield process, line.strip().rpartition("=")[2]
+            found = re.search(r"(?:PUBSUB_EMULATOR_HOST=|grpc://)(127\.0\.0\.1:\d+)", line)
+            assert found is not None, line + process.communicate()[1]
+            yield process, found[1]
         finally:
             process.kill()
             process.communicate()

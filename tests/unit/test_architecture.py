@@ -42,7 +42,7 @@ IMPURE_MODULES = {
 }
 
 # What `import inorder`, and its patterns, may cost nobody who does not use it.
-HEAVY_MODULES = ("google", "grpc", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "sqlalchemy")
+HEAVY_MODULES = ("google", "grpc", "numpy", "opentelemetry", "pandas", "pyarrow", "pydantic", "pyspark", "sqlalchemy")
 
 Sources = Mapping[str, str]
 

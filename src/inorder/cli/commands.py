@@ -21,6 +21,7 @@ NOUNS: Final[Mapping[str, str]] = {
     "dead-letters": "dead_letters",
     "bench": "bench",
     "serve": "serve",
+    "token": "token",
     "journal": "journal",
     "audit": "audit",
     "pipeline": "pipeline",

@@ -11,10 +11,13 @@ from inorder.errors import (
     JournalInUse,
     KeyNotBlocked,
     NotFound,
+    PermissionDenied,
     SubscriptionNotFound,
     TopicNotFound,
+    Unauthenticated,
     Unavailable,
 )
+from inorder.transport.address import without_secrets
 
 
 def hint(error: Exception, given: argparse.Namespace) -> str:
@@ -38,11 +41,17 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
             )
         case KeyNotBlocked():
             return f"to see which are: {_command(given, 'keys', 'blocked', given.subscription)}"
+        case Unauthenticated():
+            return (
+                "--target 'grpc://HOST:PORT?token_file=FILE' brings one; `inorder token new` makes one for the server"
+            )
+        case PermissionDenied():
+            return "whoever runs the server gives rights: the file of `inorder serve --tokens` has them"
         case Unavailable():
             return "is it running? `inorder serve --data FOLDER` starts one"
     return ""
 
 
 def _command(given: argparse.Namespace, *words: str) -> str:
-    target = ["--target", given.target] if given.target else []
+    target = ["--target", without_secrets(given.target)] if given.target else []
     return shlex.join(["inorder", *words, *target])

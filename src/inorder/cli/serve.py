@@ -5,95 +5,186 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import logging
+import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from inorder.broker import MessageQueue
+from inorder.cli import logs
+from inorder.cli.configuration import Given, Setting, add_flags, resolved, shown
+from inorder.cli.logs import LogFormat, LogLevel
 from inorder.commits import Sync
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.opener import JournalKind
+from inorder.options import check_number
 
 if TYPE_CHECKING:
     from inorder.server import Server
 
 PORT = 8085  # where clients look for Google's emulator
+DRAIN_SECONDS = 5.0  # with what follows less than the ten that containers are given to stop
 
 # Messages live until they are acked, and are no part of any cycle: to look for those as often as Python does by default
 # took up to half the speed of deliveries from memory, and a fifth of a publish with attributes; of a long backlog none.
 GC_THRESHOLDS = (50_000, 20, 100)
 
+SETTINGS = (
+    Setting("data", Path, None, "keep everything in this folder", metavar="FOLDER"),
+    Setting("memory", bool, False, "keep nothing"),
+    Setting("host", str, "127.0.0.1", "the address to listen on"),
+    Setting("port", int, PORT, "0: any that is free"),
+    Setting("startup", Path, None, "topics and subscriptions to create, in TOML", metavar="FILE"),
+    Setting("project", str, "inorder", "the one whose resources have plain names in the broker"),
+    Setting(
+        "max_outstanding_per_key",
+        int,
+        1000,
+        "of ordered subscriptions that clients create: how many messages of a key may be out at once, in order and all "
+        "with one client; 1 is strict",
+        metavar="N",
+    ),
+    Setting("push_anywhere", bool, False, "push to endpoints on any machine, by HTTPS; else on loopback only"),
+    Setting("journal", str, "segments", "how it is kept", choices=get_args(JournalKind)),
+    Setting("sync", str, "commit", "when a publish is answered", choices=get_args(Sync)),
+    Setting("tls_certificate", Path, None, "serve with TLS: the chain of certificates, in PEM", metavar="FILE"),
+    Setting("tls_key", Path, None, "the key of the certificate", metavar="FILE"),
+    Setting("client_ca", Path, None, "clients need a certificate that one of these has signed", metavar="FILE"),
+    Setting("tokens", Path, None, "clients need one of these tokens, and its rights, in TOML", metavar="FILE"),
+    Setting("insecure", bool, False, "listen where others can reach it without TLS and tokens"),
+    Setting("max_connections", int, 10_000, "of all peers together", metavar="N"),
+    Setting("max_streams_per_peer", int, 1_000, "at once", metavar="N"),
+    Setting("max_request_bytes", int, 16_000_000, "of one request", metavar="N"),
+    Setting("requests_per_second", float, 0.0, "of one peer; 0: any number", metavar="N"),
+    Setting("burst", int, 1_000, "how many of these may come at once", metavar="N"),
+    Setting("idle_seconds", float, 600.0, "after which a connection without a call is closed", metavar="SECONDS"),
+    Setting("drain_seconds", float, DRAIN_SECONDS, "to wait for acks before it stops", metavar="SECONDS"),
+    Setting(
+        "metrics_port", int, None, "tell Prometheus how things are at this port; 0: any that is free", metavar="PORT"
+    ),
+    Setting("metrics_host", str, "127.0.0.1", "the address of that port", metavar="HOST"),
+    Setting("log_format", str, "text", "of the log, on stderr", choices=get_args(LogFormat)),
+    Setting("log_level", str, "warning", "what is logged at least", choices=get_args(LogLevel)),
+)
+
+_log = logging.getLogger(__name__)
+
 
 def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Let the program know this noun."""
     noun = nouns.add_parser("serve", help="serve Google's Pub/Sub clients", description=__doc__)
-    where = noun.add_mutually_exclusive_group(required=True)
-    where.add_argument("--data", type=Path, metavar="FOLDER", help="keep everything in this folder")
-    where.add_argument("--memory", action="store_true", help="keep nothing")
-    noun.add_argument("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
-    noun.add_argument("--port", type=int, default=PORT, help="0: any that is free (%(default)s)")
-    noun.add_argument("--startup", type=Path, metavar="FILE", help="topics and subscriptions to create, in TOML")
-    noun.add_argument(
-        "--project", default="inorder", help="the one whose resources have plain names in the broker (%(default)s)"
-    )
-    noun.add_argument(
-        "--max-outstanding-per-key",
-        type=int,
-        default=1000,
-        metavar="N",
-        help="of ordered subscriptions that clients create: how many messages of a key may be out at once, in order "
-        "and all with one client; 1 is strict (%(default)s)",
-    )
-    noun.add_argument(
-        "--push-anywhere", action="store_true", help="push to endpoints on any machine, by HTTPS; else on loopback only"
-    )
-    noun.add_argument("--journal", choices=get_args(JournalKind), default="segments", help="(%(default)s)")
-    noun.add_argument(
-        "--sync", choices=get_args(Sync), default="commit", help="when a publish is answered (%(default)s)"
-    )
+    add_flags(noun, SETTINGS)
+    noun.add_argument("--print-config", action="store_true", help="show each setting and where it came from, and end")
     noun.set_defaults(run=_serve)
 
 
 def _serve(given: argparse.Namespace) -> int:
+    found = resolved(given, SETTINGS, os.environ)
+    if given.print_config:
+        print(*shown(found), sep="\n")
+        return 0
+    settings = argparse.Namespace(**{name: one.value for name, one in found.items()})
+    folder = _folder(found)
+    for name in ("port", "metrics_port"):
+        port = getattr(settings, name)
+        if port is not None and not 0 <= port <= 65_535:
+            raise InvalidArgument(f"--{name.replace('_', '-')}: 0 to 65535, not {port}")
+    check_number("--drain-seconds", settings.drain_seconds, at_least=0, up_to=86_400)
+    logs.configure(settings.log_format, settings.log_level)
     try:
         from inorder.server import Server
+        from inorder.server.security.options import PeerLimits, Security
         from inorder.server.sqlite_documents import SqliteDocuments
         from inorder.server.startup import create
     except ImportError as error:
         needed = "pip install 'inorder[server]'"
         raise FailedPrecondition(f"the server needs {error.name}, which is not here: {needed}") from None
-    if not 0 <= given.port <= 65_535:
-        raise InvalidArgument(f"--port: 0 to 65535, not {given.port}")
+    options: dict[str, Any] = {
+        "project": settings.project,
+        "max_outstanding_per_key": settings.max_outstanding_per_key,
+        "push_anywhere": settings.push_anywhere,
+        "security": Security(
+            certificate=settings.tls_certificate,
+            key=settings.tls_key,
+            client_ca=settings.client_ca,
+            tokens=settings.tokens,
+            insecure=settings.insecure,
+        ),
+        "limits": PeerLimits(
+            max_connections=settings.max_connections,
+            max_streams_per_peer=settings.max_streams_per_peer,
+            max_request_bytes=settings.max_request_bytes,
+            requests_per_second=settings.requests_per_second,
+            burst=settings.burst,
+            idle_seconds=settings.idle_seconds,
+        ),
+    }
     gc.set_threshold(*GC_THRESHOLDS)
-    window = given.max_outstanding_per_key
-    broker = MessageQueue() if given.memory else MessageQueue.open(given.data, journal=given.journal, sync=given.sync)
+    broker = (
+        MessageQueue() if folder is None else MessageQueue.open(folder, journal=settings.journal, sync=settings.sync)
+    )
     documents = None
     try:
-        documents = None if given.memory else SqliteDocuments(given.data)
-        server = Server(
-            broker,
-            project=given.project,
-            max_outstanding_per_key=window,
-            documents=documents,
-            push_anywhere=given.push_anywhere,
-        )
-        if given.startup is not None:
-            create(given.startup, broker, server.names, window=window, push_anywhere=given.push_anywhere)
-        asyncio.run(_run(server, given))
+        documents = None if folder is None else SqliteDocuments(folder)
+        server = Server(broker, documents=documents, **options)
+        if settings.startup is not None:
+            create(
+                settings.startup,
+                broker,
+                server.names,
+                window=settings.max_outstanding_per_key,
+                push_anywhere=settings.push_anywhere,
+            )
+        asyncio.run(_run(server, settings, folder))
     finally:
         if documents is not None:
             documents.close()
         broker.close()
+    _log.info("stopped")
     return 0
 
 
-async def _run(server: Server, given: argparse.Namespace) -> None:
+def _folder(found: Mapping[str, Given]) -> Path | None:
+    """Where to keep everything; None for memory. The one of the two that counts more says so."""
+    data, memory = found["data"], found["memory"]
+    if data.value and memory.value and data.rank == memory.rank:
+        raise InvalidArgument(f"data and memory are both set ({data.source}, {memory.source}): give one of them")
+    if memory.value and (not data.value or memory.rank < data.rank):
+        return None
+    if isinstance(data.value, Path):
+        return data.value
+    raise InvalidArgument("one of the arguments --data --memory is required")
+
+
+async def _run(server: Server, settings: argparse.Namespace, folder: Path | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def signalled(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)  # as with a kill, nothing is lost that was answered
+        _log.info("stops by signal %d; a second one ends it at once", number)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    port = await server.start(given.host, given.port)
-    kept = "in memory" if given.memory else f"from {given.data}"
-    print(f"inorder serves {kept}: PUBSUB_EMULATOR_HOST={given.host}:{port}", flush=True)
-    await stop.wait()
-    await server.stop()
+        loop.add_signal_handler(number, signalled, number)
+    port = await server.start(settings.host, settings.port)
+    drain_seconds = 0.0
+    try:
+        metrics_port = None
+        if settings.metrics_port is not None:
+            metrics_port = await server.start_metrics(settings.metrics_host, settings.metrics_port)
+        kept = "in memory" if folder is None else f"from {folder}"
+        address = f"{settings.host}:{port}"
+        # What Google's clients read for an emulator is for one without TLS.
+        reached = f"grpc://{address}?tls=1" if settings.tls_certificate else f"PUBSUB_EMULATOR_HOST={address}"
+        print(f"inorder serves {kept}: {reached}", flush=True)
+        if metrics_port is not None:
+            print(f"inorder tells metrics: http://{settings.metrics_host}:{metrics_port}/metrics", flush=True)
+        _log.info("serves %s at %s", kept, address)
+        await stop.wait()
+        drain_seconds = settings.drain_seconds
+    finally:
+        await server.stop(drain_seconds)

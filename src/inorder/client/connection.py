@@ -6,6 +6,7 @@ import threading
 from typing import Protocol
 
 from inorder.client.publisher import Publisher
+from inorder.client.tracing import Tracing
 from inorder.errors import Closed
 from inorder.pending import Pending
 from inorder.transport import Transport
@@ -26,8 +27,9 @@ class Closable(Protocol):
 class Connection:
     """One connection to a broker. Thread-safe."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, tracing: Tracing | None = None) -> None:
         self.transport = transport
+        self.tracing = tracing
         self._publishers: dict[str, Publisher] = {}
         self._open: dict[int, Closable] = {}
         self._lock = threading.Lock()

@@ -100,12 +100,20 @@ class Publisher:
             self._let_in()
         self._do()
 
-    def publish(self, data: bytes, attributes: Mapping[str, str] | None, ordering_key: str | None) -> Pending[str]:
-        """Check a message and send it as the batching options say."""
+    def publish(
+        self,
+        data: bytes,
+        attributes: Mapping[str, str] | None,
+        ordering_key: str | None,
+        mark: Callable[[Entry], Entry] | None = None,
+    ) -> Pending[str]:
+        """Check a message and send it as the batching options say, with what `mark` adds to it."""
         answer: Pending[str] = Pending()
         admitted = None
         try:
             entry = make_entry(data, attributes, ordering_key)
+            if mark is not None:
+                entry = mark(entry)
             with self._lock:
                 if self._closed or self._paused or self._options.message_ordering is False:
                     self._check_allowed((entry[0],))
@@ -126,11 +134,15 @@ class Publisher:
             _wait_unless_on_a_loop(admitted)
         return answer
 
-    def publish_many(self, messages: Iterable[Message]) -> Pending[list[str]]:
+    def publish_many(
+        self, messages: Iterable[Message], mark: Callable[[Entry], Entry] | None = None
+    ) -> Pending[list[str]]:
         """Check all, then send all; one bad message refuses them all."""
         admitted = None
         try:
             batch = batch_of(messages)
+            if mark is not None and batch[0]:
+                batch = to_columns([mark(entry) for entry in zip(*batch, strict=True)])
             with self._lock:
                 self._check_allowed(set(batch[0]))
                 if self._is_one_request(batch):

@@ -11,6 +11,7 @@ from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
 from inorder.client.subscription import Subscription
 from inorder.client.topic import Topic
+from inorder.client.tracing import Tracing
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.pending import Pending
 from inorder.transport import Transport
@@ -30,11 +31,15 @@ class PubSub:
       is tried while the server cannot be reached;
     - a `MessageQueue`: that one, for instance with a manual clock.
 
+    With `tracing=True`, what is published and handled makes spans of OpenTelemetry, which the extra
+    `inorder[tracing]` brings: one trace for a message, from who published it to who handled it.
+
     Use it with `with` or `async with`, or call `close`.
     """
 
-    def __init__(self, target: MessageQueue | str | Path | None = None) -> None:
-        self._connection = Connection(_transport(target))
+    def __init__(self, target: MessageQueue | str | Path | None = None, *, tracing: bool = False) -> None:
+        traces = Tracing() if tracing else None
+        self._connection = Connection(_transport(target), traces)
 
     def topic(self, name: str) -> Topic:
         """A handle on a topic, which need not exist yet."""
@@ -107,7 +112,8 @@ def _connect(target: str) -> Transport:
     try:
         from inorder.transport.grpc.transport import GrpcTransport
     except ModuleNotFoundError as error:
-        raise FailedPrecondition(f"target {target!r} needs `pip install 'inorder[server]'`: {error}") from None
+        server = target.partition("?")[0]  # what follows may be secret
+        raise FailedPrecondition(f"target {server!r} needs `pip install 'inorder[client]'`: {error}") from None
     return GrpcTransport(parse(target))
 
 

@@ -101,14 +101,20 @@ class Subscription:
         nack. If it returns without an answer, the message comes again when its lease is over.
         """
         if handler is not None:
-            self._listeners.add(event, handler)
+            self._listen(event, handler)
             return self
 
         def decorate(function: H) -> H:
-            self._listeners.add(event, function)
+            self._listen(event, function)
             return function
 
         return decorate
+
+    def _listen(self, event: str, handler: Handler) -> None:
+        tracing = self._connection.tracing
+        if tracing is not None and event == "message" and callable(handler):
+            handler = tracing.handling(self.name, handler)
+        self._listeners.add(event, handler)
 
     def open(self) -> Subscription:
         """Start handling messages: one at a time per key, side by side across keys."""

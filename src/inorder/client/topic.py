@@ -30,6 +30,7 @@ class Topic:
         self.name = check_name("topic", name)
         self._connection = connection
         self._transport = connection.transport
+        self._tracing = connection.tracing
         self._publisher = connection.publisher(name)
 
     def create(self, **options: Any) -> Pending[Topic]:
@@ -62,7 +63,12 @@ class Topic:
         ordering_key: str | None = None,
     ) -> Pending[str]:
         """Publish one message; the answer is its id. Messages of a key keep the order of these calls."""
-        return self._publisher.publish(data, attributes, ordering_key)
+        if self._tracing is None:
+            return self._publisher.publish(data, attributes, ordering_key)
+        publication = self._tracing.publishing(self.name)
+        answer = self._publisher.publish(data, attributes, ordering_key, publication.mark)
+        answer.add_done_callback(publication.answered)
+        return answer
 
     def publish_json(
         self, obj: Any, *, attributes: Mapping[str, str] | None = None, ordering_key: str | None = None
@@ -72,11 +78,16 @@ class Topic:
             data = json_bytes(obj)
         except InvalidMessage as error:
             return Pending.failed(error)
-        return self._publisher.publish(data, attributes, ordering_key)
+        return self.publish_message(data, attributes, ordering_key)
 
     def publish_many(self, messages: Iterable[Message]) -> Pending[list[str]]:
         """Publish messages in order; the answer is their ids. One bad message refuses them all."""
-        return self._publisher.publish_many(messages)
+        if self._tracing is None:
+            return self._publisher.publish_many(messages)
+        publication = self._tracing.publishing(self.name)
+        answer = self._publisher.publish_many(messages, publication.mark)
+        answer.add_done_callback(publication.answered)
+        return answer
 
     def set_publish_options(self, **options: Any) -> None:
         """How this topic is published to from now on: `message_ordering`, `batching`, `flow_control`."""

@@ -337,7 +337,7 @@ class WindowedLanes(Lanes[Item]):
                 self._has_token.discard(key)
                 if self._may_go(key):
                     return self._go(key, consumer)
-        # `_may_go`, `_go` and `_queue` written out: calling them was half of what a delivery costs the broker.
+        # `_may_go`, `_go` and `_queue` written out: calling them cost more than all else here.
         line, behind, out, window = self._line, self._behind, self._out, self._window
         while line:
             turn = line.popleft()

@@ -15,6 +15,9 @@
     extensions  inorder.v1, the calls beyond Google's
     expiry      subscriptions that nobody uses
     startup     what is created when the server starts
+    security    who may call, and how much one may ask for
+    gates       what every call passes: calls (counted), door (closed when it stops), and those of security
+    health, reflection, metrics, scraping   what operators and their tools ask
     status      what went wrong, in gRPC's codes and Google's words
 """
 

@@ -13,7 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from itertools import count
+from typing import NamedTuple, Protocol
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError
@@ -27,11 +28,26 @@ IN_A_ROW = 4_000  # messages handed out before others on the loop have their tur
 LOOK_SECONDS = 1.0  # how often a taker without room finds out that its leases have run out
 
 
+class FlowControl(NamedTuple):
+    """How much of what it may have a stream has."""
+
+    number: int  # of the stream: none has that of another one
+    messages: int
+    max_messages: int
+    unsent: int  # of these messages
+    size: int | None = None  # None: only its client knows
+    max_bytes: int | None = None
+
+
+stream_numbers = count(1)
+
+
 class Taker(Protocol):
     """One who wants messages."""
 
     consumer: Source  # as whom it takes
     pushes: bool  # whether it sends to the subscription's endpoint, and not to a client that asked
+    once: bool  # whether it is done as soon as it has something
     own: bool  # whether it knows gap records, and counts by itself what it has
 
     def room(self) -> tuple[int, int]:
@@ -47,6 +63,9 @@ class Taker(Protocol):
 
     def freed(self, size: int) -> None:
         """One message of so many bytes that it had is not out any more."""
+
+    def held(self) -> Sequence[int]:
+        """The leases that it has, if it is one that counts them by itself."""
 
 
 class Listener(Protocol):
@@ -71,6 +90,7 @@ class Desk:
         self._takers: deque[Taker] = deque()
         self._out: dict[int, tuple[Taker, int]] = {}  # lease → who has it, and its bytes
         self._asked = False
+        self._giving = True
         self._look: asyncio.TimerHandle | None = None
         self._listeners: list[Listener] = []
         self._watch = broker.watch(name, self.wake, self._report)
@@ -145,6 +165,37 @@ class Desk:
         for taker in tuple(self._takers):
             taker.end(error)
 
+    def take_back(self, taker: Taker) -> None:
+        """It cannot answer any more: what it has comes again at once, without blame."""
+        leases = [lease for lease, held in self._out.items() if held[0] is taker]
+        for lease in leases:
+            del self._out[lease]
+        with suppress(InorderError):  # a broker that is closed has forgotten them anyway
+            self._broker.release(self._name, [*leases, *taker.held()], taker.consumer)
+
+    def takers(self) -> Sequence[Taker]:
+        """Those who are here, in the order of their turns."""
+        return tuple(self._takers)
+
+    def give_no_more(self, error: Exception) -> None:
+        """Whoever has something may still answer it; pulls that wait are over."""
+        self._giving = False
+        for taker in self.takers():
+            if taker.once:
+                taker.end(error)
+
+    def out(self) -> int:
+        """How many messages are to be answered by those who are here."""
+        self._forget_what_is_over()
+        return len(self._out) + sum(len(taker.held()) for taker in self._takers)
+
+    def stop(self, error: Exception) -> None:
+        """End it for all who are here, and go on with what they have wherever else somebody takes it."""
+        self._giving = False
+        for taker in self.takers():
+            taker.end(error)
+            self.take_back(taker)
+
     # -- handing out -------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -167,7 +218,7 @@ class Desk:
                 raise subscription_missing(self._resource)
             for taker in [taker for taker in self._takers if taker.pushes != self.pushed]:
                 taker.end(not_pulled())
-            given = self._give_in_turns()
+            given = self._give_in_turns() if self._giving else 0
         except Exception as error:
             self.end(error)
             return
@@ -192,12 +243,12 @@ class Desk:
         return total
 
     def _give(self, taker: Taker, share: int) -> int:
-        count, size = taker.room()
-        if count <= 0:
+        room, size = taker.room()
+        if room <= 0:
             return 0
         messages = self._broker.take(
             self._name,
-            min(count, share),
+            min(room, share),
             taker.consumer,
             max_bytes=min(size, MAX_RESPONSE_BYTES),
             alone=taker.alone(),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Iterator
 
 from inorder.broker import MessageQueue
 from inorder.errors import NotFound
-from inorder.server.desk import Desk
+from inorder.server.desk import Desk, Taker
 from inorder.server.names import Names
 from inorder.server.status import detached, not_pulled, shutting_down, subscription_missing
+
+DRAIN_SECONDS = 0.02  # between two looks whether all is answered
 
 
 class Desks:
@@ -66,8 +69,25 @@ class Desks:
         if desk.over():
             self._used_us.pop(name, None)
 
+    def takers(self) -> Iterator[tuple[str, Taker]]:
+        """All who take something, each with the subscription."""
+        for name, desk in self._open.items():
+            for taker in desk.takers():
+                yield self._names.subscription_resource(name), taker
+
+    async def drain(self, seconds: float) -> None:
+        """Give nothing out any more, and wait until what is out is answered, or for so long."""
+        self._stopping = True
+        desks = tuple(self._open.values())
+        for desk in desks:
+            desk.give_no_more(shutting_down())
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end and any(desk.out() for desk in desks):  # noqa: ASYNC110  leases end by time, too
+            await asyncio.sleep(DRAIN_SECONDS)
+
     def stop(self) -> None:
-        """End every stream and every pull that waits: their clients try again."""
+        """End every stream and every pull that waits: their clients try again, and what they have is not theirs."""
         self._stopping = True
         for desk in tuple(self._open.values()):
-            desk.end(shutting_down())
+            desk.stop(shutting_down())

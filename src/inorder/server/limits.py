@@ -18,7 +18,6 @@ from inorder.options import (
 from inorder.server.status import invalid, within
 
 MAX_REQUEST_BYTES = 10_000_000
-MAX_RECEIVED_BYTES = 16_000_000  # what is beyond the limit but below this gets an answer that says so
 MAX_PUBLISHED = 1_000
 MAX_PULLED = 1_000
 MAX_RESPONSE_BYTES = 3_000_000  # of messages: with names, ids and times it stays below the 4 MiB that clients take

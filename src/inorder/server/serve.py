@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -15,31 +16,43 @@ from inorder.errors import Unavailable
 from inorder.options import DEFAULT_PROJECT, check_whole
 from inorder.server import publisher, subscriber
 from inorder.server.admin import Admin
+from inorder.server.calls import Calls
 from inorder.server.desks import Desks
 from inorder.server.documents import Documents, MemoryDocuments
+from inorder.server.door import Door
 from inorder.server.expiry import Expiry
 from inorder.server.extensions import service as extensions
 from inorder.server.extensions.delivery import Delivery
 from inorder.server.extensions.service import Extensions
+from inorder.server.gates import Gates
+from inorder.server.health import HEALTH, Health
 from inorder.server.iam import service as iam
 from inorder.server.iam.book import PolicyBook
 from inorder.server.iam.service import PolicyService
-from inorder.server.limits import MAX_RECEIVED_BYTES
+from inorder.server.metrics import Exporter
 from inorder.server.names import Names
 from inorder.server.publisher import Publisher
 from inorder.server.push.pushes import Pushes
+from inorder.server.reflection import REFLECTION, reflecting
 from inorder.server.resources import MAX_OUTSTANDING_PER_KEY, topic_schema, without_schema
 from inorder.server.schemas import service as schemas
 from inorder.server.schemas.book import SchemaBook
 from inorder.server.schemas.service import SchemaService
+from inorder.server.scraping import Scraping
+from inorder.server.security import peers, tls
+from inorder.server.security.guard import Guard
+from inorder.server.security.options import PeerLimits, Security
+from inorder.server.security.tokens import TokenFile
 from inorder.server.snapshots import Snapshots
 from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
 
-STOP_SECONDS = 2.0  # for calls that are being answered
+STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
+LOOK_SECONDS = 0.5  # between two looks whether the broker still works
+
+Handlers: TypeAlias = Mapping[str, Any]  # of a service, for gRPC: each call by its name
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_RECEIVED_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),  # or a second server on the port would get some of the clients
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # clients that wait for messages ask whether we live
@@ -53,6 +66,7 @@ class Server:
     `project` is the one whose resources have plain names in the broker. `max_outstanding_per_key` is for ordered
     subscriptions that clients create here: how many messages of a key may be out at once, in order and all on one
     stream; 1 is strict. `push_anywhere`: subscriptions may be pushed to any machine by HTTPS, and not only to this one.
+    `security` says who may call, and `limits` how much one may ask for.
     """
 
     def __init__(
@@ -63,6 +77,8 @@ class Server:
         max_outstanding_per_key: int = MAX_OUTSTANDING_PER_KEY,
         documents: Documents | None = None,
         push_anywhere: bool = False,
+        security: Security | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
         check_whole("max_outstanding_per_key", max_outstanding_per_key)
         self._broker = broker
@@ -70,10 +86,16 @@ class Server:
         self._window = max_outstanding_per_key
         self._documents = documents or MemoryDocuments()
         self._push_anywhere = push_anywhere
+        self._security = security or Security()
+        self._limits = limits or PeerLimits()
         self._grpc: Any = None
+        self._scraping: Scraping | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Take calls from now on; returns the port, which is any that is free if none is named."""
+        self._security.check_host(host)
+        credentials = tls.server_credentials(self._security)
+        self.guard = self._guard()
         self.names.check(self._broker)
         self._admin = Admin()
         self._desks = Desks(self._broker, self.names)
@@ -128,20 +150,56 @@ class Server:
             handlers[extensions.SERVICE][name] = grpc.unary_stream_rpc_method_handler(stream)
         streaming = StreamingPull(self._broker, self.names, self._desks, delivery)
         handlers[subscriber.SERVICE]["StreamingPull"] = grpc.stream_stream_rpc_method_handler(streaming.__call__)
-        self._grpc = grpc.aio.server(options=_OPTIONS)
+        self._health = Health()
+        handlers[HEALTH] = {**self._health.handlers()}
+        self._health.serve(handlers)
+        handlers[REFLECTION] = {**reflecting(handlers)}
+        counted = Calls()
+        bound = self._listen(handlers, counted, host, port, credentials)
+        await self._grpc.start()
+        self._exporter = Exporter(self._broker, self.names, self._admin, self._desks, counted)
+        self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
+        self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
+        self._pushes.start()
+        self._chores += [asyncio.create_task(self.expiry.run()), asyncio.create_task(self._look_at_broker())]
+        return bound
+
+    def _listen(self, handlers: Mapping[str, Handlers], counted: Calls, host: str, port: int, credentials: Any) -> int:
+        """Every call goes through all gates, whatever service it is of."""
+        self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
+        self._door = Door()
+        gates = Gates(counted, self._door, peers.Peers(self._limits), *([self.guard] if self.guard else []))
+        self._grpc = grpc.aio.server(interceptors=[gates], options=[*_OPTIONS, *peers.options(self._limits)])
         self._grpc.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(service, named) for service, named in handlers.items())
         )
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound: int = self._grpc.add_insecure_port(f"{host}:{port}")
+            if credentials is None:
+                bound: int = self._grpc.add_insecure_port(address)
+            else:
+                bound = self._grpc.add_secure_port(address, credentials)
         except RuntimeError as error:
             self._admin.close()
-            raise Unavailable(f"cannot listen on {host}:{port}: {error}") from None
-        await self._grpc.start()
-        self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
-        self._pushes.start()
-        self._expiring = asyncio.create_task(self.expiry.run())
+            raise Unavailable(f"cannot listen on {address}: {error}") from None
         return bound
+
+    async def _look_at_broker(self) -> None:
+        """A broker that has stopped by itself will not come back: say so to those who ask how things are."""
+        while self._broker.failure is None:  # noqa: ASYNC110  it stops on whatever thread it likes
+            await asyncio.sleep(LOOK_SECONDS)
+        self._health.stop()
+
+    async def start_metrics(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Tell Prometheus how things are, at a port of their own; returns it. The server has been started."""
+        scraping = Scraping(self._exporter.text)
+        bound = await scraping.start(host, port)
+        self._scraping = scraping
+        return bound
+
+    def _guard(self) -> Guard | None:
+        tokens = self._security.tokens
+        return None if tokens is None else Guard(TokenFile(tokens, self.names.project, SYSTEM_CLOCK))
 
     def _exists(self, book: SchemaBook) -> Any:
         def exists(resource: str) -> bool:
@@ -156,11 +214,22 @@ class Server:
 
         return exists
 
-    async def stop(self) -> None:
-        """End streams and pulls so that their clients try again, answer the other calls, take no more."""
-        self._expiring.cancel()
+    async def stop(self, drain_seconds: float = 0) -> None:
+        """Wait so long at most for answers to what is out; end streams and pulls so that their clients try again, and
+        take back what they have; answer the other calls; take no more.
+        """
+        self._health.stop()
+        self._exporter.serving = False
         await self._pushes.stop()
+        await self._desks.drain(drain_seconds)
+        await self._door.close(STOP_SECONDS)
+        for chore in self._chores:
+            chore.cancel()
+        # In one step: a client that finds its stream ended, and opens another, must not find this server.
         self._desks.stop()
         self._extensions.stop()
+        self._health.close()
         await self._grpc.stop(STOP_SECONDS)
+        if self._scraping is not None:
+            await self._scraping.stop()
         self._admin.close()

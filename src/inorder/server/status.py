@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import grpc
+from google.protobuf import duration_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
@@ -44,6 +46,8 @@ _TAKEN = {
 }
 
 _log = logging.getLogger(__name__)
+
+caller: ContextVar[str] = ContextVar("caller", default="")  # the name of the token by which a call was made
 
 
 class Refusal(Exception):
@@ -114,6 +118,13 @@ def shutting_down() -> Refusal:
     return Refusal(grpc.StatusCode.UNAVAILABLE, "The server is shutting down.")
 
 
+def exhausted(text: str, seconds: float) -> Refusal:
+    """A client asks for too much; it may try again so many seconds later."""
+    delay = duration_pb2.Duration()
+    delay.FromMicroseconds(round(seconds * 1_000_000))
+    return _detailed(grpc.StatusCode.RESOURCE_EXHAUSTED, text, error_details_pb2.RetryInfo(retry_delay=delay))
+
+
 def within(field: str, value: float, low: float, high: float) -> None:
     """Refuse a number outside the limits as Google does."""
     if value < low:
@@ -139,9 +150,12 @@ def ack_ids_failed(ack_ids: Iterable[str]) -> Refusal:
         domain="pubsub.googleapis.com",
         metadata=dict.fromkeys(_few(ack_ids), _INVALID_ACK_ID),
     )
-    code = grpc.StatusCode.INVALID_ARGUMENT
+    return _detailed(grpc.StatusCode.INVALID_ARGUMENT, text, info)
+
+
+def _detailed(code: grpc.StatusCode, text: str, detail: Any) -> Refusal:
     status = status_pb2.Status(code=code.value[0], message=text)
-    status.details.add().Pack(info)
+    status.details.add().Pack(detail)
     return Refusal(code, text, status.SerializeToString())
 
 

@@ -20,7 +20,7 @@ from inorder.message import Message
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.protocol import PROTOCOL_KEY
 from inorder.server.answers import Answers, Outcome, check_deadline, outcome
-from inorder.server.desk import Desk, size_of
+from inorder.server.desk import Desk, FlowControl, size_of, stream_numbers
 from inorder.server.desks import Desks
 from inorder.server.extensions.delivery import Delivery
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
@@ -78,6 +78,10 @@ class StreamingPull:
         try:
             await context.send_initial_metadata(())
             await stream.write(context)
+        except asyncio.CancelledError as error:
+            if error.args:  # the client has not gone: it may not go on, so it cannot answer either
+                desk.take_back(stream)
+            raise
         finally:
             reader.cancel()
             stream.give_back()
@@ -172,9 +176,11 @@ class Stream:
     """What one client has, and what is on its way to it."""
 
     pushes = False
+    once = False
     own = False
 
     def __init__(self, broker: MessageQueue, name: str, desk: Desk, first: Proto) -> None:
+        self._number = next(stream_numbers)
         self._broker = broker
         self._name = name
         self.desk = desk
@@ -204,10 +210,12 @@ class Stream:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while self._said or self._waiting:
+            while self._said or (self._waiting and self._error is None):
                 said, self._said, self._said_bytes = self._said, [], 0
                 self._heard.set()
-                messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                messages: list[Message] = []
+                if self._error is None:  # or nobody would take an answer to them: they are given back
+                    messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 properties = _properties(self.desk)
                 for one in said:
                     await context.write(one + properties)
@@ -271,6 +279,15 @@ class Stream:
     def freed(self, size: int) -> None:
         self._out -= 1
         self._out_bytes -= size
+
+    def held(self) -> Sequence[int]:
+        return ()
+
+    # -- for whoever looks -------------------------------------------------------------------------
+
+    def flow_control(self) -> FlowControl:
+        unsent = len(self._waiting)
+        return FlowControl(self._number, self._out, self._max_messages, unsent, self._out_bytes, self._max_bytes)
 
 
 def _properties(desk: Desk) -> bytes:

@@ -264,6 +264,7 @@ class OnePull:
     """A pull that waits for its messages."""
 
     pushes = False
+    once = True
     own = False
 
     def __init__(self, desk: Desk, max_messages: int, give_back: Callable[[Sequence[Message]], None]) -> None:
@@ -308,3 +309,6 @@ class OnePull:
 
     def freed(self, size: int) -> None:
         """It takes once, and then no more."""
+
+    def held(self) -> Sequence[int]:
+        return ()

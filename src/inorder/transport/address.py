@@ -1,4 +1,4 @@
-"""Where a server is: `grpc://host:port?project=P&timeout=SECONDS`."""
+"""Where a server is: `grpc://host:port?project=P&timeout=SECONDS`, and the options of credentials.py."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from inorder.errors import InvalidArgument
 from inorder.options import DEFAULT_PROJECT, check_number
+from inorder.transport import credentials
+from inorder.transport.credentials import PLAIN, Credentials, credentials_of
 
 SCHEME = "grpc:"
-OPTIONS = ("project", "timeout")
+OPTIONS = ("project", "timeout", *credentials.OPTIONS)
 DEFAULT_TIMEOUT_SECONDS = 60.0  # as long as a restart may take
 MAX_TIMEOUT_SECONDS = 86_400
 
@@ -24,6 +26,7 @@ class Address:
     address: str  # the host and the port, as gRPC wants them
     project: str = DEFAULT_PROJECT
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # until a call fails whose server cannot be reached
+    credentials: Credentials = PLAIN
 
     def topic(self, name: str) -> str:
         """The resource that is meant by the name of a topic."""
@@ -47,6 +50,11 @@ def is_address(url: str) -> bool:
     return url.startswith(SCHEME)
 
 
+def without_secrets(url: str) -> str:
+    """An address as others may see it."""
+    return re.sub(r"([?&]token=)[^&]*", r"\1…", url)
+
+
 def parse(url: str) -> Address:
     """The address that a text stands for. What may be secret in it is in no error."""
     base, _, query = url.partition("?")
@@ -68,7 +76,11 @@ def parse(url: str) -> Address:
     project = options.get("project", DEFAULT_PROJECT)
     if not _PROJECT.fullmatch(project):
         raise InvalidArgument(f"{base}: project: letters, digits and -_.: only, not {project!r}")
-    return Address(parts.netloc, project, _seconds(options.get("timeout")))
+    try:
+        found = credentials_of(options, host)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{base}: {error}") from None
+    return Address(parts.netloc, project, _seconds(options.get("timeout")), found)
 
 
 def _seconds(text: str | None) -> float:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import grpc
 
+from inorder.errors import InvalidArgument
 from inorder.transport.address import Address
+from inorder.transport.credentials import Credentials
 
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # how much comes is ours to say
@@ -24,4 +28,72 @@ OPTIONS = (
 
 def channel(address: Address) -> Any:
     """A channel to a server, to be closed by who asks for it. It connects when it is used, and again when it must."""
-    return grpc.insecure_channel(address.address, options=OPTIONS)
+    credentials = address.credentials
+    if credentials.tls:
+        made = grpc.secure_channel(address.address, _certificates(credentials), options=OPTIONS)
+    else:
+        made = grpc.insecure_channel(address.address, options=OPTIONS)
+    if credentials.token is None and credentials.token_file is None:
+        return made
+    return grpc.intercept_channel(made, _Bearer(credentials))
+
+
+def _certificates(credentials: Credentials) -> Any:
+    named = {"ca": credentials.ca, "key": credentials.key, "certificate": credentials.certificate}
+    read = [None if path is None else _read(name, path) for name, path in named.items()]
+    return grpc.ssl_channel_credentials(*read)
+
+
+def _read(option: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"{option}: {path} cannot be read: {error.strerror}") from None
+
+
+class _Details(NamedTuple):
+    """A call as it is sent, by gRPC's names."""
+
+    method: str
+    timeout: float | None
+    metadata: Sequence[tuple[str, str | bytes]]
+    credentials: Any
+    wait_for_ready: bool | None
+    compression: Any
+
+
+class _Bearer(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[misc]
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[misc]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
+):
+    """Adds the token to each call."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._path = None if credentials.token_file is None else Path(credentials.token_file)
+        self._seen: tuple[int, int] | None = None
+        self._token = credentials.token or ""
+        self._current()
+
+    def _current(self) -> str:
+        """The token, of which a file may have another one by now."""
+        if self._path is not None:
+            try:
+                found = self._path.stat()
+                if (seen := (found.st_mtime_ns, found.st_ino)) != self._seen:
+                    self._token, self._seen = self._path.read_text(encoding="ascii").strip(), seen
+            except (OSError, UnicodeDecodeError) as error:
+                if self._seen is None:  # else the one that was read before may still be good
+                    reason = getattr(error, "strerror", None) or "not ASCII"
+                    raise InvalidArgument(f"token_file: {self._path} cannot be read: {reason}") from None
+        return self._token
+
+    def _send(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = [*(details.metadata or ()), ("authorization", f"Bearer {self._current()}")]
+        sent = _Details(
+            details.method, details.timeout, metadata, details.credentials, details.wait_for_ready, details.compression
+        )
+        return continuation(sent, request)
+
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = intercept_stream_stream = _send

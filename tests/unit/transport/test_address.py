@@ -3,7 +3,8 @@
 import pytest
 
 from inorder.errors import InvalidArgument
-from inorder.transport.address import Address, is_address, parse
+from inorder.transport.address import Address, is_address, parse, without_secrets
+from inorder.transport.credentials import Credentials
 
 
 @pytest.mark.parametrize(
@@ -13,6 +14,11 @@ from inorder.transport.address import Address, is_address, parse
         ("grpc://example.com:1/", Address("example.com:1")),
         ("grpc://[::1]:8085?project=shop", Address("[::1]:8085", "shop")),
         ("grpc://h:1?project=example.com%3Ashop&timeout=2.5", Address("h:1", "example.com:shop", 2.5)),
+        (
+            "grpc://h:1?tls=1&ca=/a&certificate=c&key=k&token_file=t",
+            Address("h:1", credentials=Credentials(True, "/a", "c", "k", None, "t")),
+        ),
+        ("grpc://localhost:1?token=a.b", Address("localhost:1", credentials=Credentials(token="a.b"))),
     ],
 )
 def test_an_address_is_read(url: str, address: Address) -> None:
@@ -36,11 +42,24 @@ def test_an_address_is_read(url: str, address: Address) -> None:
         ("grpc://host:1?project=", "project: letters"),
         ("grpc://host:1?timeout=soon", "timeout: a number of seconds, not 'soon'"),
         ("grpc://host:1?timeout=0", "timeout: above 0, up to 86400, not 0"),
+        ("grpc://host:1?tls=yes", "tls: 1 or 0, not 'yes'"),
+        ("grpc://host:1?ca=x", "ca: needs tls=1"),
+        ("grpc://host:1?tls=1&ca=", "ca: is empty"),
+        ("grpc://host:1?tls=1&key=x", "certificate and key: give both, or none"),
+        ("grpc://host:1?tls=1&token=SECRET&token_file=x", "token and token_file: give one of them"),
+        ("grpc://host:1?token=SECRET", "token: needs tls=1, or it could be read on the way to host"),
+        ("grpc://10.0.0.1:1?token_file=SECRET", "token: needs tls=1"),
+        ("grpc://host:1?tls=1&token=SECRET&x=1", "unknown option 'x'"),
     ],
 )
 def test_what_is_wrong_is_named(url: str, problem: str) -> None:
-    with pytest.raises(InvalidArgument, match=problem.replace("?", r"\?")):
+    with pytest.raises(InvalidArgument, match=problem.replace("?", r"\?")) as raised:
         parse(url)
+    assert "SECRET" not in str(raised.value)
+
+
+def test_an_address_does_not_show_its_token() -> None:
+    assert "SECRET" not in repr(parse("grpc://localhost:1?token=SECRET"))
 
 
 def test_folders_are_none() -> None:
@@ -55,3 +74,9 @@ def test_names_are_plain_in_the_project_of_the_address() -> None:
     assert address.name_of("projects/shop/topics/orders") == "orders"
     assert address.name_of("projects/other/topics/orders") == "projects/other/topics/orders"
     assert address.name_of("orders") == "orders"
+
+
+def test_an_address_is_shown_without_its_token() -> None:
+    assert without_secrets("grpc://h:1?token=SECRET&tls=1") == "grpc://h:1?token=…&tls=1"
+    assert without_secrets("grpc://h:1?tls=1&token=SECRET") == "grpc://h:1?tls=1&token=…"
+    assert without_secrets("grpc://h:1?token_file=x") == "grpc://h:1?token_file=x"

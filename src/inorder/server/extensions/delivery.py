@@ -18,7 +18,7 @@ from inorder.options import MAX_MESSAGE_BYTES
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import to_json
-from inorder.server.desk import Desk, size_of
+from inorder.server.desk import Desk, FlowControl, size_of, stream_numbers
 from inorder.server.desks import Desks
 from inorder.server.extensions.resources import own_options
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
@@ -28,6 +28,8 @@ from inorder.server.status import Context, RawCall, invalid, not_pulled, parsed,
 
 # What may wait to be confirmed before no more requests are read: a client may send and never read.
 MAX_UNHEARD = 100
+
+TIDY = 256  # spans of leases that are remembered before somebody looks which of them are over
 
 
 class Delivery:
@@ -111,6 +113,10 @@ class Delivery:
         desk.listen(stream)
         try:
             await stream.write(context)
+        except asyncio.CancelledError as error:
+            if error.args:  # the client has not gone: it may not go on, so it cannot answer either
+                desk.take_back(stream)
+            raise
         finally:
             reader.cancel()
             stream.give_back()
@@ -149,9 +155,11 @@ class OwnStream:
     """What is on its way to one client that knows inorder.v1."""
 
     pushes = False
+    once = False
     own = True
 
     def __init__(self, broker: MessageQueue, names: Names, name: str, desk: Desk) -> None:
+        self._number = next(stream_numbers)
         self._broker = broker
         self._names = names
         self._name = name
@@ -160,6 +168,8 @@ class OwnStream:
         self.consumer = desk.consumer()
         self._may_send = self._may_send_bytes = 0  # from first to last
         self._given = self._given_bytes = 0
+        self._spans: list[range] = []  # leases that were given, as they were; perhaps all of one are over
+        self._tidy_at = TIDY
         self._sent_bytes = 0
         self._sealed: deque[v1.Delivery] = deque()  # of earlier terms
         self._terms: v1.Terms | None = self._terms_now()
@@ -281,10 +291,25 @@ class OwnStream:
         self._given_bytes += size
         self._waiting_bytes += size
         self._waiting += messages
+        self._spans.append(range(messages[0]._lease, messages[-1]._lease + 1))  # they follow one another
+        if len(self._spans) >= self._tidy_at:
+            held = {*self.held()}
+            self._spans = [span for span in self._spans if not held.isdisjoint(span)]
+            self._tidy_at = max(2 * len(self._spans), TIDY)
         self._changed.set()
+
+    def held(self) -> Sequence[int]:
+        leases = [lease for span in self._spans for lease in span]
+        over = {*self._broker.over(self._name, leases)}
+        return [lease for lease in leases if lease not in over]
+
+    def flow_control(self) -> FlowControl:
+        out = len(self.held())
+        return FlowControl(self._number, out, out + self._may_send - self._given, len(self._waiting))
 
     def end(self, error: Exception) -> None:
         self._error = self._error or error
+        self.give_back()  # nobody would take an answer to what is sent now
         self._changed.set()
 
     def freed(self, size: int) -> None:

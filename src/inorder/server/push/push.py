@@ -38,6 +38,7 @@ class Push:
     """Takes from the desk as long as the subscription has an endpoint. Lives on one loop."""
 
     pushes = True
+    once = False
     own = False
 
     def __init__(
@@ -84,6 +85,9 @@ class Push:
 
     def freed(self, size: int) -> None:
         """What is under way is known here."""
+
+    def held(self) -> Sequence[int]:
+        return ()
 
     def end(self, error: Exception) -> None:
         self.stop()

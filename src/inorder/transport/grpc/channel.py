@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 from inorder.transport.address import Address
 from inorder.transport.channels import channel as made_channel
+from inorder.transport.credentials import Credentials
 
+_Key: TypeAlias = tuple[str, Credentials]
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 
 
@@ -18,6 +20,7 @@ class Channel:
 
     def __init__(self, target: Address) -> None:
         self.address = target.address
+        self.key = _key(target)
         self._grpc = made_channel(target)
         self._methods: dict[str, Any] = {}
 
@@ -40,28 +43,33 @@ class Channel:
         self._grpc.close()
 
 
+def _key(target: Address) -> _Key:
+    """What two must have in common to share a connection: also who they are."""
+    return target.address, target.credentials
+
+
 _lock = threading.Lock()
-_shared: dict[str, tuple[Channel, int]] = {}  # and how many use it
+_shared: dict[_Key, tuple[Channel, int]] = {}  # and how many use it
 
 
 def join(target: Address) -> Channel:
     """The channel to a target; whoever joins it leaves it."""
     with _lock:
-        channel, users = _shared.get(target.address) or (Channel(target), 0)
-        _shared[target.address] = channel, users + 1
+        channel, users = _shared.get(_key(target)) or (Channel(target), 0)
+        _shared[channel.key] = channel, users + 1
         return channel
 
 
 def leave(channel: Channel) -> None:
     """The last who leaves closes it."""
     with _lock:
-        found, users = _shared.get(channel.address, (None, 0))
+        found, users = _shared.get(channel.key, (None, 0))
         if found is not channel:  # it was the parent's, before a fork
             return
         if users > 1:
-            _shared[channel.address] = channel, users - 1
+            _shared[channel.key] = channel, users - 1
             return
-        del _shared[channel.address]
+        del _shared[channel.key]
     channel.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from inorder.broker import microseconds
 from inorder.clock import SYSTEM_CLOCK, Clock
-from inorder.errors import Closed, DeadlineExceeded, InvalidArgument, Unavailable
+from inorder.errors import Closed, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
 from inorder.message import Batch, Gap, Message, check_ordering_key
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions, check_whole
@@ -99,9 +99,7 @@ class GrpcTransport:
         def answered(asked: Pending[bytes]) -> None:
             error = asked.exception()
             if isinstance(error, UnknownCall):
-                from inorder.transport.grpc.plain import PlainServer  # Google's package takes a second to import
-
-                described.set_result(PlainServer(self._calls, self._target, self.clock))
+                Pending.run(self._plain_server).hand_to(described)
             elif error is not None:
                 described.set_exception(error)
             else:
@@ -109,6 +107,17 @@ class GrpcTransport:
 
         self._calls.repeated(DESCRIBE, v1.DescribeRequest().SerializeToString()).add_done_callback(answered)
         return described
+
+    def _plain_server(self) -> Server:
+        # Google's package, which takes a second to import, is for whoever needs it.
+        try:
+            from inorder.transport.grpc.plain import PlainServer
+        except ModuleNotFoundError as error:
+            raise FailedPrecondition(
+                f"{self._target.address} knows google.pubsub.v1 only, for which this client needs "
+                f"`pip install google-cloud-pubsub`: {error}"
+            ) from None
+        return PlainServer(self._calls, self._target, self.clock)
 
     def create_topic(self, name: str, options: TopicOptions) -> Pending[None]:
         return self._with_server(lambda server: server.create_topic(name, options))

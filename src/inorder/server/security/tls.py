@@ -1,0 +1,94 @@
+"""Certificates, tried before they are used: of a bad one gRPC would only say that there are no clients.
+
+They are looked at when somebody connects, so that new ones are used without a restart. Those that do not fit, as may
+be while only one of the files is replaced, change nothing, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from inorder.errors import InvalidArgument
+from inorder.server.security.options import Security
+
+_log = logging.getLogger(__name__)
+
+
+def server_credentials(security: Security) -> Any:
+    """What gRPC needs to listen with TLS; None without."""
+    if security.certificate is None or security.key is None:
+        return None
+    certificates = _Certificates(security.certificate, security.key, security.client_ca)
+    return grpc.dynamic_ssl_server_credentials(
+        certificates.first, certificates.changed, require_client_authentication=security.client_ca is not None
+    )
+
+
+class _Certificates:
+    """The files, as they are. Called on gRPC's own threads."""
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._client_ca = client_ca
+        self._lock = threading.Lock()
+        self._seen = self._look()
+        self.first = self._read()
+
+    def changed(self) -> Any:
+        """New certificates, if there are any since this was asked."""
+        with self._lock:
+            seen = self._look()
+            if seen == self._seen:
+                return None
+            self._seen = seen
+            try:
+                found = self._read()
+            except InvalidArgument as error:
+                _log.error("the certificates stay as they were: %s", error)
+                return None
+            _log.info("%s is used from now on", self._certificate)
+            return found
+
+    def _look(self) -> list[tuple[int, int] | None]:
+        return [_state(path) for path in (self._certificate, self._key, self._client_ca) if path is not None]
+
+    def _read(self) -> Any:
+        chain, key = _bytes("tls_certificate", self._certificate), _bytes("tls_key", self._key)
+        authority = None if self._client_ca is None else _bytes("client_ca", self._client_ca)
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                self._certificate, self._key, password=""
+            )
+        except (OSError, ValueError) as error:
+            # Of the files and the kind of mistake, never of what is in them.
+            reason = getattr(error, "reason", None) or "not a certificate and its key without a password"
+            raise InvalidArgument(
+                f"tls_certificate, tls_key: {self._certificate} and {self._key} do not fit: {reason}"
+            ) from None
+        try:
+            ssl.create_default_context(cafile=self._client_ca)
+        except OSError:
+            raise InvalidArgument(f"client_ca: {self._client_ca} has no certificate in PEM format") from None
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authority)
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
+def _bytes(field: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"{field}: {path} cannot be read: {error.strerror}") from None

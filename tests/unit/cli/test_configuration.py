@@ -1,0 +1,189 @@
+"""Settings of `inorder serve`: flag over environment over file over default."""
+
+import json
+import logging
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from inorder.cli.logs import JsonLines
+from inorder.cli.program import main
+from inorder.cli.serve import SETTINGS
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.delenv("INORDER_CONFIG", raising=False)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, tuple[str, str]]:
+    """Each setting's value and where it came from, as `--print-config` shows them."""
+    assert main(["serve", "--print-config", *flags]) == 0
+    found = {}
+    for line in capsys.readouterr().out.splitlines():
+        text, _, source = line.rpartition("  # ")
+        name, _, value = text.strip().partition(" = ")
+        found[name] = value, source
+    return found
+
+
+def test_a_flag_counts_more_than_the_environment_and_that_more_than_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('port = 1\nproject = "file"\nburst = 3\npush_anywhere = true\ninsecure = true\n')
+    monkeypatch.setenv("INORDER_PORT", "2")
+    monkeypatch.setenv("INORDER_PROJECT", "environment")
+    monkeypatch.setenv("INORDER_PUSH_ANYWHERE", "no")
+    found = printed(capsys, "--config", str(file), "--port", "3", "--no-insecure")
+    assert found["port"] == ("3", "--port")
+    assert found["project"] == ('"environment"', "INORDER_PROJECT")
+    assert found["push_anywhere"] == ("false", "INORDER_PUSH_ANYWHERE")
+    assert found["insecure"] == ("false", "--insecure")
+    assert found["burst"] == ("3", str(file))
+    assert found["idle_seconds"] == ("600.0", "default")
+
+
+def test_the_environment_names_the_file_and_what_is_printed_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('data = "kept"\nidle_seconds = 7\n')
+    monkeypatch.setenv("INORDER_CONFIG", str(file))
+    assert main(["serve", "--print-config"]) == 0
+    read = tomllib.loads(capsys.readouterr().out)
+    assert read["data"] == str(tmp_path / "kept")  # beside the file that says so
+    assert read["idle_seconds"] == 7.0
+    assert "tokens" not in read
+    again = tmp_path / "again.toml"
+    again.write_text(json.dumps(read["project"]).join(["project = ", "\n"]))
+    assert printed(capsys, "--config", str(again))["project"] == ('"inorder"', str(again))
+
+
+@pytest.mark.parametrize(
+    ("file", "variable", "problem"),
+    [
+        ("port = 'x'", "", "server.toml, port: a whole number, not 'x'"),
+        ("port = true", "", "server.toml, port: a whole number, not True"),
+        ("memory = 1", "", "server.toml, memory: true or false, not 1"),
+        ("sync = 'never'", "", "server.toml, sync: one of commit, interval, none, not 'never'"),
+        ("prot = 1", "", "'prot' is no setting; there are"),
+        ("port =", "", "server.toml: Invalid value"),
+        ("", "INORDER_PORT=x", "INORDER_PORT: a whole number, not 'x'"),
+        ("", "INORDER_MEMORY=maybe", "INORDER_MEMORY: true or false, not 'maybe'"),
+        ("", "INORDER_LOG_LEVEL=loud", "INORDER_LOG_LEVEL: one of debug, info, warning, error, not 'loud'"),
+        ("", "INORDER_DRAIN_SECONDS=soon", "INORDER_DRAIN_SECONDS: a number, not 'soon'"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named_with_where_it_stands(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    variable: str,
+    problem: str,
+) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text(file)
+    if variable:
+        name, _, value = variable.partition("=")
+        monkeypatch.setenv(name, value)
+    assert main(["serve", "--config", str(path)]) == 2
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--memory", "--data", "x"], "data and memory are both set (--data, --memory)"),
+        ([], "one of the arguments --data --memory is required"),
+        (["--memory", "--drain-seconds", "-1"], "--drain-seconds"),
+        (["--memory", "--metrics-port", "70000"], "--metrics-port: 0 to 65535, not 70000"),
+        (["--memory", "--host", "0.0.0.0"], "can be reached from other machines, which needs TLS"),
+        (["--memory", "--tls-key", "x"], "tls_certificate and tls_key: give both, or none"),
+        (["--memory", "--tokens", "missing.toml"], "missing.toml"),
+        (
+            ["--memory", "--metrics-port", "0", "--metrics-host", "203.0.113.1"],
+            "cannot listen for metrics",
+        ),
+        (["--memory", "--max-request-bytes", "5"], "max_request_bytes: at least 10000000"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    capsys: pytest.CaptureFixture[str], flags: list[str], problem: str
+) -> None:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    try:
+        assert main(["serve", "--port", "0", *flags]) == 2
+    finally:
+        root.handlers[:], level = before
+        root.setLevel(level)
+        logging.getLogger("inorder").setLevel(logging.NOTSET)
+    assert problem in capsys.readouterr().err
+
+
+def test_a_flag_for_memory_counts_more_than_a_folder_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from inorder.cli.configuration import DEFAULT, ENVIRONMENT, FLAG, Given
+    from inorder.cli.serve import _folder
+
+    data, memory = Given(tmp_path, "INORDER_DATA", ENVIRONMENT), Given(True, "--memory", FLAG)
+    assert _folder({"data": data, "memory": memory}) is None
+    assert _folder({"data": data, "memory": Given(False, "default", DEFAULT)}) == tmp_path
+
+
+def test_a_line_of_the_log_is_one_object() -> None:
+    try:
+        raise ValueError("what\nhappened")
+    except ValueError:
+        record = logging.LogRecord("inorder.x", logging.ERROR, "", 0, "%s is\nwrong", ("it",), sys.exc_info())
+    record.facts = {"call": "Publish"}
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    read = json.loads(line)
+    assert read["message"] == "it is\nwrong"
+    assert (read["level"], read["logger"], read["call"]) == ("error", "inorder.x", "Publish")
+    assert "ValueError" in read["error"]
+    assert read["time"].endswith("+00:00")
+
+
+def test_a_new_token_is_shown_once_and_its_entry_does_not_tell_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "new", "checkout", "--publish", "orders", "--publish", "x-*", "--admin", "topics/t"]) == 0
+    shown = capsys.readouterr()
+    (entry,) = tomllib.loads(shown.out)["tokens"]
+    assert entry["publish"] == ["orders", "x-*"]
+    assert entry["admin"] == ["topics/t"]
+    secret = next(word for word in shown.err.split() if word.startswith("checkout."))
+    assert secret not in shown.out
+    assert main(["token", "new", "checkout", "--publish", "orders", "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert line["token"].startswith("checkout.")
+    assert tomllib.loads(line["entry"])["tokens"][0]["name"] == line["name"] == "checkout"
+    assert main(["token", "new", "checkout", "--publish", "orders", "--expires", "2030-12-31T00:00:00Z"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["tokens"][0]["expires"].year == 2030
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["checkout"], "give it a right"),
+        (["check out", "--publish", "x"], "name: 1 to 64 letters"),
+        (["checkout", "--admin", "x"], "admin: say topics/x or subscriptions/x"),
+        (["checkout", "--publish", 'x"]'], "publish: names, in which * is any letters"),
+        (["checkout", "--publish", "x", "--expires", "soon"], "--expires: as 2030-12-31T00:00:00Z, not 'soon'"),
+        (["checkout", "--publish", "x", "--expires", "2030-12-31"], "a date, a time and a zone"),
+    ],
+)
+def test_a_token_that_makes_no_sense_is_not_made(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
+) -> None:
+    assert main(["token", "new", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert problem in shown.err
+    assert not shown.out
