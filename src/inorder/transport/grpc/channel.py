@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+from inorder.errors import Closed
 from inorder.transport.address import Address
 from inorder.transport.channels import channel as made_channel
 from inorder.transport.credentials import Credentials
@@ -23,9 +24,17 @@ class Channel:
         self.key = _key(target)
         self._grpc = made_channel(target)
         self._methods: dict[str, Any] = {}
+        self._process = os.getpid()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise Closed(
+                "the connection did not survive a fork: it is the parent's; make another PubSub in this process"
+            )
 
     def call(self, method: str, request: bytes, timeout: float | None, metadata: Metadata, *, wait: bool) -> Any:
         """Begin a call; returns gRPC's future. `wait`: if there is no connection, for one, and do not fail at once."""
+        self._check_process()
         made = self._methods.get(method)
         if made is None:
             made = self._methods[method] = self._grpc.unary_unary(method)
@@ -37,6 +46,7 @@ class Channel:
 
     def stream(self, method: str, requests: Iterator[bytes], metadata: Metadata) -> Any:
         """Begin a call of many requests and responses, which come by iterating over what is returned."""
+        self._check_process()
         return self._grpc.stream_stream(method)(requests, metadata=metadata)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import grpc
 
 from inorder.clock import MICROSECONDS, Clock, Timer
 from inorder.errors import InorderError, NotFound, SubscriptionNotFound, Unavailable
-from inorder.message import Message, Source, started_us
+from inorder.message import SIZE, Message, Source, started_us
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_MESSAGE_BYTES, SubscriptionOptions, check_number
 from inorder.pending import Pending
 from inorder.protocol import PROTOCOL_KEY
@@ -123,7 +123,7 @@ class OwnDeliveries:
             return
         for batch in batches:
             room -= len(batch.records)
-            max_bytes -= sum([record[5] for record in batch.records])
+            max_bytes -= sum([record[SIZE] for record in batch.records])
         if batches and not self._eager:
             room = 0
         elif alone and not batches and max_bytes < MAX_MESSAGE_BYTES:

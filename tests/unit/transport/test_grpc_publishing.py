@@ -1,0 +1,175 @@
+"""Requests to one topic: their order, their numbers, and what becomes of those behind one that failed."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from google.pubsub_v1.types import pubsub
+
+from inorder.errors import InorderError, KeyPaused, OutOfSequence, QueueFull, TopicNotFound, Unavailable
+from inorder.message import Message, batch_of
+from inorder.pending import Pending
+from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.transport.grpc.publishing import MAX_UNDER_WAY, Outlet
+
+PATIENCE_SECONDS = 30
+
+
+class Sent(NamedTuple):
+    """A request as the server sees it."""
+
+    texts: list[str]
+    attempt: v1.Attempt
+    answer: Pending[bytes]
+
+    def store(self) -> None:
+        response = pubsub.PublishResponse(message_ids=[f"id-{text}" for text in self.texts])
+        self.answer.set_result(pubsub.PublishResponse.serialize(response))
+
+    def fail(self, error: InorderError) -> None:
+        self.answer.set_exception(error)
+
+
+class Server:
+    """Keeps requests until the test answers them. Stands for `Calls`."""
+
+    timeout_seconds = 60.0
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+
+    def begin(self, method: str, request: bytes, timeout: float | None, metadata: Any) -> tuple[Pending[bytes], Any]:
+        texts = [message.data.decode() for message in pubsub.PublishRequest.deserialize(request).messages]
+        answer: Pending[bytes] = Pending()
+        self.sent.append(Sent(texts, v1.Attempt.FromString(metadata[0][1]), answer))
+        return answer, lambda: None
+
+    def worth_repeating(self, error: BaseException | None) -> bool:
+        return type(error) is Unavailable
+
+    def take(self, count: int) -> list[Sent]:
+        """The next requests, as soon as there are so many."""
+        wait_until(lambda: len(self.sent) >= count)
+        taken, self.sent = self.sent[:count], self.sent[count:]
+        return taken
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up, f"this did not happen within {PATIENCE_SECONDS} s"
+        time.sleep(0.001)
+
+
+def outlet_of(server: Server) -> Outlet:
+    return Outlet(server, "orders", "projects/p/topics/orders", once=True)  # type: ignore[arg-type]
+
+
+def publish(outlet: Outlet, *texts: str) -> Pending[list[str]]:
+    """Each with its first letter as its key."""
+    return outlet.publish(batch_of([Message(text.encode(), ordering_key=text[0]) for text in texts]))
+
+
+def numbers(requests: list[Sent]) -> list[int]:
+    return [one.attempt.number for one in requests]
+
+
+def test_what_comes_while_enough_is_under_way_goes_together() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    answers = [publish(outlet, f"a{number}") for number in range(MAX_UNDER_WAY + 3)]
+    under_way = server.take(MAX_UNDER_WAY)
+    assert not server.sent
+    assert numbers(under_way) == list(range(MAX_UNDER_WAY))
+    under_way[0].store()
+    [together] = server.take(1)
+    assert together.texts == [f"a{MAX_UNDER_WAY + number}" for number in range(3)]
+    for one in (*under_way[1:], together):
+        one.store()
+    assert [answer.result() for answer in answers] == [[f"id-a{number}"] for number in range(MAX_UNDER_WAY + 3)]
+
+
+def test_what_was_not_answered_goes_again_under_its_number_once_all_has_come_back() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    answers = [publish(outlet, text) for text in ("a1", "a2", "a3")]
+    first, second, third = server.take(3)
+    second.fail(Unavailable("cut"))
+    third.fail(Unavailable("cut"))
+    publish(outlet, "a4")
+    assert not server.sent  # the first may still be on its way
+    first.store()
+    again = server.take(3)
+    assert [one.texts for one in again] == [["a2"], ["a3"], ["a4"]]
+    assert numbers(again) == [1, 2, 3]
+    assert {one.attempt.producer for one in again} == {first.attempt.producer}
+    for one in again:
+        one.store()
+    assert [answer.result() for answer in answers] == [["id-a1"], ["id-a2"], ["id-a3"]]
+
+
+def test_behind_a_batch_that_is_refused_its_keys_fail_and_others_go_on_under_another_name() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    refused, same_key, other_key = publish(outlet, "a1"), publish(outlet, "a2", "c1"), publish(outlet, "b1")
+    first, second, third = server.take(3)
+    first.fail(TopicNotFound("orders"))
+    second.fail(OutOfSequence("1"))
+    third.fail(OutOfSequence("2"))
+    [again] = server.take(1)
+    assert (again.texts, again.attempt.number) == (["b1"], 0)
+    assert again.attempt.producer != first.attempt.producer
+    again.store()
+    assert isinstance(refused.exception(), TopicNotFound)
+    assert isinstance(same_key.exception(), KeyPaused)
+    assert other_key.result() == ["id-b1"]
+
+
+def test_of_batches_that_are_refused_together_each_is_tried_alone() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    [publish(outlet, f"x{number}") for number in range(MAX_UNDER_WAY)]
+    under_way = server.take(MAX_UNDER_WAY)
+    good, bad, later = publish(outlet, "a1"), publish(outlet, "b1"), publish(outlet, "c1")
+    for one in under_way:
+        one.store()
+    [together] = server.take(1)
+    together.fail(QueueFull("worker", "1 message"))
+    alone = server.take(3)
+    assert [one.texts for one in alone] == [["a1"], ["b1"], ["c1"]]
+    alone[0].store()
+    alone[1].fail(QueueFull("worker", "1 message"))
+    alone[2].fail(OutOfSequence("2"))
+    server.take(1)[0].store()
+    assert good.result() == ["id-a1"]
+    assert isinstance(bad.exception(), QueueFull)
+    assert later.result() == ["id-c1"]
+
+
+def test_a_topic_that_was_made_anew_gets_what_the_first_has_never_seen() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    publish(outlet, "a1")
+    [first] = server.take(1)
+    first.store()
+    answer = publish(outlet, "a2")
+    [second] = server.take(1)
+    second.fail(OutOfSequence("the next one is 0"))
+    [again] = server.take(1)
+    assert (again.attempt.number, again.texts) == (0, ["a2"])
+    assert again.attempt.producer != first.attempt.producer
+    again.store()
+    assert answer.result() == ["id-a2"]
+
+
+def test_what_waits_for_room_is_asked_again_not_to_wait() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    answer = publish(outlet, "a1")
+    [first] = server.take(1)
+    outlet.stop_waiting()
+    first.fail(Unavailable("cancelled"))
+    [again] = server.take(1)
+    assert (again.attempt.number, again.attempt.now) == (0, True)
+    again.store()
+    assert answer.result() == ["id-a1"]
