@@ -49,6 +49,9 @@ class Handed:
         """One of these keys that it has; empty if none."""
         return next((key for key in self.batch[0] if key in keys), "")
 
+    def only_of(self, keys: Collection[str]) -> bool:
+        return all(key in keys for key in self.batch[0])
+
 
 class Request:
     """What is sent in one go, until it is answered."""
@@ -222,7 +225,8 @@ class Outlet:
             self._waiting = deque(part for part in self._waiting if not part.any_of(keys))
         return [
             *((part, error) for part in refused.parts),
-            *((part, KeyPaused(part.any_of(keys))) for part in late),
+            # A batch that has others too shares their fate, and is told what it was.
+            *((part, KeyPaused(part.any_of(keys)) if part.only_of(keys) else error) for part in late),
         ]
 
     def _go_on(self) -> None:
