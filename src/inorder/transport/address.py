@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
+from inorder.core.producers import check_producer
 from inorder.errors import InvalidArgument
 from inorder.options import DEFAULT_PROJECT, check_number
 from inorder.transport import credentials
 from inorder.transport.credentials import PLAIN, Credentials, credentials_of
 
 SCHEME = "grpc:"
-OPTIONS = ("project", "timeout", *credentials.OPTIONS)
+OPTIONS = ("project", "timeout", "producer", *credentials.OPTIONS)
 DEFAULT_TIMEOUT_SECONDS = 60.0  # as long as a restart may take
 MAX_TIMEOUT_SECONDS = 86_400
 
@@ -27,6 +28,7 @@ class Address:
     project: str = DEFAULT_PROJECT
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # until a call fails whose server cannot be reached
     credentials: Credentials = PLAIN
+    producer: str | None = None  # under which name it publishes, if that is to be its alone
 
     def topic(self, name: str) -> str:
         """The resource that is meant by the name of a topic."""
@@ -76,11 +78,13 @@ def parse(url: str) -> Address:
     project = options.get("project", DEFAULT_PROJECT)
     if not _PROJECT.fullmatch(project):
         raise InvalidArgument(f"{base}: project: letters, digits and -_.: only, not {project!r}")
+    if (producer := options.get("producer")) is not None:
+        check_producer(producer)
     try:
         found = credentials_of(options, host)
     except InvalidArgument as error:
         raise InvalidArgument(f"{base}: {error}") from None
-    return Address(parts.netloc, project, _seconds(options.get("timeout")), found)
+    return Address(parts.netloc, project, _seconds(options.get("timeout")), found, producer)
 
 
 def _seconds(text: str | None) -> float:

@@ -96,7 +96,7 @@ class OwnServer:
         )
 
     def outlet(self, topic: str) -> Outlet:
-        return Outlet(self._calls, topic, self._target.topic(topic), once=True)
+        return Outlet(self._calls, topic, self._target.topic(topic), once=True, producer=self._target.producer)
 
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         puller = self._pullers.get(subscription)

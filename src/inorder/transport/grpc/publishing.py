@@ -16,7 +16,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-from inorder.errors import InorderError, KeyPaused, NotFound, OutOfSequence, TopicNotFound, Unavailable
+from inorder.errors import (
+    InorderError,
+    KeyPaused,
+    NotFound,
+    OutOfSequence,
+    ProducerFenced,
+    TopicNotFound,
+    Unavailable,
+)
 from inorder.message import Batch
 from inorder.pending import Pending
 from inorder.protocol import PRODUCER_KEY
@@ -26,6 +34,7 @@ from inorder.transport.grpc.channel import Metadata
 from inorder.transport.grpc.columns import publish_request, published_ids
 
 PUBLISH = "/google.pubsub.v1.Publisher/Publish"
+OPEN = "/inorder.v1.Inorder/OpenProducer"
 
 # Pub/Sub's limits for one request; the second leaves room for what is around the messages.
 MAX_MESSAGES = 1_000
@@ -72,13 +81,16 @@ class Outlet:
 
     `once`: the server stores a numbered attempt once. Without that, one request is under way at a time, and what is
     sent again because its answer was lost may be stored twice, as with any client of such a server.
+
+    `producer` is a name that nobody else may have: whoever takes it later has it alone, and we are refused.
     """
 
-    def __init__(self, calls: Calls, topic: str, resource: str, *, once: bool) -> None:
+    def __init__(self, calls: Calls, topic: str, resource: str, *, once: bool, producer: str | None = None) -> None:
         self._calls = calls
         self._topic = topic
         self._resource = resource
         self._once = once
+        self._name = producer
         self._lock = threading.Lock()
         self._waiting: deque[Handed] = deque()
         self._under_way: deque[Request] = deque()
@@ -87,11 +99,15 @@ class Outlet:
         self._may_wait = True
         self._pauses = pauses()
         self._failing_since: float | None = None
+        self._opening = False
+        self._fenced: ProducerFenced | None = None
         self._begin_anew()
 
     def publish(self, batch: Batch) -> Pending[list[str]]:
         handed = Handed(batch)
         with self._lock:
+            if self._fenced is not None:
+                return Pending.failed(self._fenced)
             self._waiting.append(handed)
         self._send()
         return handed.answer
@@ -107,9 +123,40 @@ class Outlet:
     # -- sending -----------------------------------------------------------------------------------
 
     def _begin_anew(self) -> None:
-        """Count from 0 under a name that nobody else has. What went by the old one will never be stored."""
-        self._producer = uuid.uuid4().hex
+        """Count from 0 under a name that nobody else has; under a given name, in an epoch that must be asked for."""
+        self._producer = self._name or uuid.uuid4().hex
+        self._epoch = 0 if self._name is None else None
         self._next = 0
+
+    def _open(self) -> None:
+        """Ask for an epoch; what waits is sent when it is there."""
+        with self._lock:
+            if self._opening or self._epoch is not None:
+                return
+            self._opening = True
+        request = v1.OpenProducerRequest(topic=self._resource, producer=self._producer)
+        self._calls.repeated(OPEN, request.SerializeToString()).add_done_callback(self._opened)
+
+    def _opened(self, done: Pending[bytes]) -> None:
+        error = done.exception()
+        with self._lock:
+            self._opening = False
+            failed = [] if error is None else self._all_parts()
+            if error is None:
+                self._epoch = v1.OpenProducerResponse.FromString(done.result()).epoch
+        if error is None:
+            self._go_on()
+        else:
+            for part in failed:
+                part.answer.set_exception(error)
+
+    def _all_parts(self) -> list[Handed]:
+        """All that is not answered; none of it will be sent."""
+        parts = [part for request in self._under_way for part in request.parts] + [*self._waiting]
+        self._under_way.clear()
+        self._waiting.clear()
+        self._stalled = False
+        return parts
 
     def _send(self) -> None:
         """Send what waits, as far as it may be under way. One thread does, so that it goes in order."""
@@ -118,8 +165,14 @@ class Outlet:
                 full = len(self._under_way) >= (MAX_UNDER_WAY if self._once else 1)
                 if self._sending or self._stalled or full or not self._waiting:
                     return
-                self._sending = True
-                parts = self._together()
+                if self._epoch is not None:
+                    self._sending = True
+                    parts = self._together()
+                else:
+                    parts = []
+            if not parts:
+                self._open()
+                return
             request = Request(parts, publish_request(self._resource, [part.batch for part in parts]))
             with self._lock:
                 self._sending = False
@@ -150,7 +203,7 @@ class Outlet:
     def _metadata(self, request: Request) -> Metadata:
         if not self._once:
             return ()
-        attempt = v1.Attempt(producer=self._producer, number=request.number, now=not self._may_wait)
+        attempt = v1.Attempt(producer=self._producer, epoch=self._epoch, number=request.number, now=not self._may_wait)
         return ((PRODUCER_KEY, attempt.SerializeToString()),)
 
     # -- what comes back ---------------------------------------------------------------------------
@@ -206,6 +259,9 @@ class Outlet:
 
     def _give_up(self, error: InorderError | None) -> list[tuple[Handed, BaseException]]:
         """The first was refused, and nothing after it was stored; returns what fails of it, and why."""
+        if isinstance(error, ProducerFenced):
+            self._fenced = error
+            return [(part, error) for part in self._all_parts()]
         self._begin_anew()
         self._failing_since, self._pauses = None, pauses()
         if error is None or (isinstance(error, OutOfSequence) and self._once):
@@ -230,10 +286,15 @@ class Outlet:
         ]
 
     def _go_on(self) -> None:
-        begun: Iterable[Callable[[], None]]
+        begun: Iterable[Callable[[], None]] = ()
         with self._lock:
-            self._stalled = False
-            begun = [self._begin(request) for request in self._under_way]
+            ready = self._epoch is not None
+            if ready:
+                self._stalled = False
+                begun = [self._begin(request) for request in self._under_way]
+        if not ready:
+            self._open()
+            return
         for one in begun:
             one()
         self._send()

@@ -109,6 +109,10 @@ class GrpcTransport:
         return described
 
     def _plain_server(self) -> Server:
+        if self._target.producer is not None:
+            raise FailedPrecondition(
+                f"{self._target.address} knows google.pubsub.v1 only, and no producers: leave the option producer out"
+            )
         # Google's package, which takes a second to import, is for whoever needs it.
         try:
             from inorder.transport.grpc.plain import PlainServer

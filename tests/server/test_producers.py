@@ -1,0 +1,70 @@
+"""Clients that publish under a name of their own: one at a time has it."""
+
+import pytest
+
+from inorder import PubSub
+from inorder.errors import InvalidArgument, KeyPaused, ProducerFenced
+from inorder.message import Message
+
+from .conftest import Running
+
+PATIENCE_SECONDS = 30
+
+
+def client(server: Running, producer: str | None = None) -> PubSub:
+    return PubSub(f"grpc://{server.address}?project=shop" + (f"&producer={producer}" if producer else ""))
+
+
+def texts(pubsub: PubSub) -> list[str]:
+    found = pubsub.subscription("all").pull(100).result(PATIENCE_SECONDS)
+    return [message.data.decode() for message in found]
+
+
+def publish(pubsub: PubSub, text: str, key: str | None = None) -> str:
+    return pubsub.topic("orders").publish_message(text.encode(), ordering_key=key).result(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def plain(server: Running) -> PubSub:
+    pubsub = client(server)
+    topic = pubsub.topic("orders").create().result()
+    topic.subscription("all").create(enable_message_ordering=True, max_outstanding_per_key=100).result()
+    return pubsub
+
+
+def test_whoever_takes_a_name_fences_whoever_had_it(server: Running, plain: PubSub) -> None:
+    with client(server, "till-1") as first, client(server, "till-1") as second, client(server, "till-2") as other:
+        publish(first, "a", "k")
+        publish(second, "b", "k")
+        with pytest.raises(ProducerFenced, match="producer 'till-1' was opened again"):
+            publish(first, "late", "k")
+        with pytest.raises((ProducerFenced, KeyPaused)):  # and stays so
+            publish(first, "later", "k")
+        with pytest.raises(ProducerFenced):
+            publish(first, "later")
+        publish(second, "c", "k")
+        publish(other, "d", "k")
+    assert texts(plain) == ["a", "b", "c", "d"]
+    plain.close().result()
+
+
+def test_a_producer_goes_on_after_a_refused_message(server: Running, plain: PubSub) -> None:
+    with client(server, "till-1") as pubsub:
+        publish(pubsub, "a")
+        topic = pubsub.topic("orders")
+        plain.topic("orders").delete().result()
+        with pytest.raises(Exception, match="not found"):
+            publish(pubsub, "nowhere")
+        plain.topic("orders").create().result()
+        plain.topic("orders").subscription("again").create().result()
+        topic.publish_many([Message(text.encode(), ordering_key="k") for text in "bc"]).result(PATIENCE_SECONDS)
+        publish(pubsub, "d", "k")
+        found = [message.data for message in pubsub.subscription("again").pull(10).result()]
+    assert found[0] == b"b"
+    plain.close().result()
+
+
+def test_a_name_is_checked(server: Running) -> None:
+    for name in ("", "n" * 201):
+        with pytest.raises(InvalidArgument, match="producer: a string of 1 to 200 characters"):
+            PubSub(f"grpc://{server.address}?producer={name}")
