@@ -213,14 +213,14 @@ class OwnDeliveries:
     # -- what comes --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        waits = pauses()
+        waits, broken = pauses(), False
         while True:
             error: InorderError | None = None
             try:
                 call = self._connect()
                 for raw in call:
                     self._hear(v1.Delivery.FromString(raw))
-                    waits = pauses()
+                    waits, broken = pauses(), False
             except grpc.RpcError as ended:
                 error = self._calls.error_of(ended)
             except InorderError as refused:
@@ -229,7 +229,9 @@ class OwnDeliveries:
                 _log.exception("a stream of subscription %r failed", self._subscription)
             if self._finish(error):
                 return
-            _log.warning("the stream of subscription %r is begun anew: %s", self._subscription, error or "it ended")
+            if not broken:  # said once, however often it is tried
+                broken = True
+                _log.warning("the stream of subscription %r is begun anew: %s", self._subscription, error or "it ended")
             self._woken.wait(next(waits))
             if self._closing and self._finish(error):
                 return
