@@ -111,17 +111,19 @@ def test_what_was_not_answered_goes_again_under_its_number_once_all_has_come_bac
 def test_behind_a_batch_that_is_refused_its_keys_fail_and_others_go_on_under_another_name() -> None:
     server = Server()
     outlet = outlet_of(server)
-    refused, same_key, other_key = publish(outlet, "a1"), publish(outlet, "a2", "c1"), publish(outlet, "b1")
-    first, second, third = server.take(3)
+    refused, same_key = publish(outlet, "a1"), publish(outlet, "a2")
+    mixed, other_key = publish(outlet, "a3", "c1"), publish(outlet, "b1")
+    first, *behind = server.take(4)
     first.fail(TopicNotFound("orders"))
-    second.fail(OutOfSequence("1"))
-    third.fail(OutOfSequence("2"))
+    for one in behind:
+        one.fail(OutOfSequence(f"{one.attempt.number}"))
     [again] = server.take(1)
     assert (again.texts, again.attempt.number) == (["b1"], 0)
     assert again.attempt.producer != first.attempt.producer
     again.store()
     assert isinstance(refused.exception(), TopicNotFound)
     assert isinstance(same_key.exception(), KeyPaused)
+    assert isinstance(mixed.exception(), TopicNotFound), "c1 has no key that is paused"
     assert other_key.result() == ["id-b1"]
 
 
