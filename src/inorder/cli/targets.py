@@ -14,8 +14,10 @@ from urllib.parse import unquote
 from inorder.client.pubsub import PubSub
 from inorder.errors import InvalidArgument
 from inorder.journal.reading import existing_journal
+from inorder.transport.address import is_address
 
 VARIABLE: Final = "INORDER_TARGET"
+_TIMEOUT_SECONDS: Final = 10  # of calls to a server
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +53,15 @@ def connected(given: argparse.Namespace, *, create: bool = False) -> Iterator[Pu
     target = target_of(given)
     if (folder := folder_of(target)) is not None and not create:
         existing_journal(folder)  # a name that is misspelt must not become one more broker
-    with _unlogged("inorder.client.publisher"), PubSub(target) as pubsub:
+    with _unlogged("inorder.client.publisher"), PubSub(_impatient(target)) as pubsub:
         yield pubsub
+
+
+def _impatient(target: str) -> str:
+    """Who waits for a command wants to know soon that there is no server, unless the target says otherwise."""
+    if not is_address(target) or "timeout=" in target:
+        return target
+    return f"{target}{'&' if '?' in target else '?'}timeout={_TIMEOUT_SECONDS}"
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class Intake:
         self._flush_asked = False
         self._collecting = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
-        self._unsettled: set[Pending[list[int]]] = set()  # answers that the broker has not confirmed
+        self._unsettled: set[Pending[Any]] = set()  # answers and returns that the broker has not confirmed
         self._flush_later: Callable[[], None] | None = None
         self._timer: Timer | None = None
         self._timer_us = 0
@@ -514,7 +514,8 @@ class Intake:
             self._let_go(waiting)
         closed = self._deliveries.close()
         self._release(waiting)
-        closed.add_done_callback(lambda _: self._gone_back.set_result(None))
+        returned = Pending.all([closed, *tuple(self._unsettled)])
+        returned.add_done_callback(lambda _: self._gone_back.set_result(None))
         return self._gone_back
 
     def give_back(self, messages: Iterable[Message]) -> None:
@@ -540,15 +541,17 @@ class Intake:
             rest = list(self._held)
             self._let_go(rest)
             self._set_timer()
-        left: list[Pending[Any]] = [self._gone_back, self._release(rest), *tuple(self._unsettled)]
+        self._release(rest)
+        left: list[Pending[Any]] = [self._gone_back, *tuple(self._unsettled)]
         closed: Pending[None] = Pending()
         Pending.all(left).add_done_callback(lambda _: closed.set_result(None))
         return closed
 
-    def _release(self, leases: Sequence[int]) -> Pending[None]:
+    def _release(self, leases: Sequence[int]) -> None:
         released = self._deliveries.release(leases, self)
+        self._unsettled.add(released)
+        released.add_done_callback(self._unsettled.discard)
         released.add_done_callback(_log_what_stays)
-        return released
 
 
 def _log_what_stays(released: Pending[None]) -> None:

@@ -33,7 +33,7 @@ class Iteration(ABC):
         self._current: list[Message] = []
         self._poked = False
         self._ended = False
-        self.closed: Pending[None] = Pending.of(None)  # a loop may take its time; nobody waits for it
+        self.closed: Pending[None] = Pending()  # the broker has what went back; nobody waits for the loop itself
         # No more than what the loop works on: others share the rest, and nothing has to go back.
         self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key, eager=False)
 
@@ -43,8 +43,9 @@ class Iteration(ABC):
 
     def close(self) -> Pending[None]:
         """Have the loop end when it asks for the next message."""
-        self._ended = True
-        self._intake.stop()
+        if not self._ended:
+            self._ended = True
+            self._intake.stop().hand_to(self.closed)
         self._wake()
         return self.closed
 

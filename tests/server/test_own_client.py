@@ -1,4 +1,4 @@
-"""Clients that publish under a name of their own: one at a time has it."""
+"""`PubSub` over the wire where there are several: names of producers, and what one leaves to the others."""
 
 import pytest
 
@@ -61,6 +61,18 @@ def test_a_producer_goes_on_after_a_refused_message(server: Running, plain: PubS
         publish(pubsub, "d", "k")
         found = [message.data for message in pubsub.subscription("again").pull(10).result()]
     assert found[0] == b"b"
+    plain.close().result()
+
+
+def test_what_a_loop_gives_back_is_there_for_others_once_its_client_is_closed(server: Running, plain: PubSub) -> None:
+    publish(plain, "a", "k")
+    for _ in range(5):
+        with client(server) as pubsub:
+            batches = pubsub.subscription("all").batches(100)
+            for batch in batches:
+                batches.give_back(batch)
+                break
+        assert plain.subscription("all").metrics().result().outstanding_messages == 0
     plain.close().result()
 
 
