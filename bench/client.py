@@ -14,10 +14,12 @@ from functools import partial
 from importlib import import_module
 from itertools import count as numbers
 from math import log10
+from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
+from bench.certificate import self_signed
 from bench.peers import Missing, NewPublisher, NewQueue, servers
 from bench.report import Effort, Row, Table, Target, interleaved, number
 from bench.server import ours as our_command
@@ -53,6 +55,7 @@ def measure(effort: Effort) -> Iterator[Table]:
         yield _hot_key(effort, address)
         yield from _single_publishes(effort, address)
         yield _keys_together(effort, address)
+        yield _by_tls(effort, folder, address)
 
 
 @contextmanager
@@ -181,6 +184,28 @@ async def _through_nats_async(new_stream: Callable[[], Any], count: int) -> floa
     if sorted(received) != sorted(data for _, data in random_pairs(count, KEYS)):
         raise WrongResult("what came is not what was published")
     return count / elapsed
+
+
+def _by_tls(effort: Effort, folder: Path, plain: str) -> Table:
+    count = effort.of(100_000, 10_000)
+    try:
+        certificate, key = self_signed(folder)
+    except ImportError as error:
+        missing = Row("by TLS", (), missing=f"the package {error.name}, to make a certificate")
+        return Table("Client: what TLS costs", "messages/s", [missing])
+    command = our_command("--data", str(folder / "tls"), "--tls-certificate", str(certificate), "--tls-key", str(key))
+    with serving(command, certificate) as server:
+        secure = f"{server.address}?tls=1&ca={certificate}"
+        contestants = {
+            "tls": partial(_through_our_client, secure, count),
+            "plain": partial(_through_our_client, plain, count),
+        }
+        rates = interleaved(contestants, effort)
+    return Table(
+        f"Client: publish, handle and ack, {KEYS:,} keys, batches of {BATCH:,}, by TLS",
+        "messages/s",
+        [Row("against the same without TLS", rates["tls"], rates["plain"], Target(0.7))],
+    )
 
 
 # -- one hot key -----------------------------------------------------------------------------------

@@ -217,8 +217,8 @@ def _emulator() -> list[str]:
 
 
 @contextmanager
-def serving(command: Sequence[str]) -> Iterator[Started]:
-    """A server from its first answer on; it has ended when this ends."""
+def serving(command: Sequence[str], ca: Path | None = None) -> Iterator[Started]:
+    """A server from its first answer on, by TLS if there is a `ca` to trust; it has ended when this ends."""
     port = servers.free_port()
     address = f"{servers.HOST}:{port}"
     option = [f"--port={port}"] if command[0] != sys.executable else ["--port", str(port)]
@@ -232,7 +232,7 @@ def serving(command: Sequence[str]) -> Iterator[Started]:
             if process.poll() is not None or monotonic() > deadline:
                 raise Missing(f"{Path(command[0]).name} did not start")
             sleep(0.005)
-        with grpc.insecure_channel(address) as channel:
+        with _channel(address, ca) as channel:
             request = pubsub.ListTopicsRequest.pb()(project="projects/bench").SerializeToString()
             channel.unary_unary("/google.pubsub.v1.Publisher/ListTopics")(request, timeout=START_SECONDS)
         yield Started(process.pid, address, perf_counter() - start)
@@ -243,3 +243,9 @@ def serving(command: Sequence[str]) -> Iterator[Started]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _channel(address: str, ca: Path | None) -> grpc.Channel:
+    if ca is None:
+        return grpc.insecure_channel(address)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca.read_bytes()))
