@@ -79,8 +79,10 @@ class Wire(EmbeddedTransport):
         answer: Pending[list[str]] = self._process.call(lambda: inner(topic, batch), fallible=self._picky)
         return answer
 
-    def deliveries(self, subscription: str, wake: Callable[[], None], report: Callable[[str], None]) -> Any:
-        return WiredDeliveries(super().deliveries(subscription, wake, report), self._process)
+    def deliveries(
+        self, subscription: str, wake: Callable[[], None], report: Callable[[str], None], eager: bool
+    ) -> Any:
+        return WiredDeliveries(super().deliveries(subscription, wake, report, eager), self._process)
 
 
 class WiredDeliveries:
@@ -89,24 +91,23 @@ class WiredDeliveries:
         self._process = process
         self.terms, self.id_prefix, self.ack_id_prefix = inner.terms, inner.id_prefix, inner.ack_id_prefix
 
-    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source) -> Any:
-        return self._process.call(lambda: self._inner.take(max_messages, max_bytes, alone, source))
+    def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Any:
+        return self._process.call(lambda: self._inner.take(max_messages, max_bytes, alone, source, room))
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Any:
         return self._process.call(lambda: self._inner.settle(acks, nacks))
 
-    def extend(self, leases: Sequence[int], seconds: float) -> list[int]:
+    def extend(self, leases: Sequence[int], seconds: float) -> Any:
         if self._process.dead:
-            return list(leases)
-        return [] if self._process.stalled else self._inner.extend(leases, seconds)  # nobody tells it either
+            return Pending.of([*leases])
+        # Of one that stands still nobody is told either.
+        return Pending.of([]) if self._process.stalled else self._inner.extend(leases, seconds)
 
-    def release(self, leases: Sequence[int], source: Source) -> None:
-        if not self._process.dead:
-            self._inner.release(leases, source)
+    def release(self, leases: Sequence[int], source: Source) -> Any:
+        return Pending.of(None) if self._process.dead else self._inner.release(leases, source)
 
-    def close(self) -> None:
-        if not self._process.dead:
-            self._inner.close()
+    def close(self) -> Any:
+        return Pending.of(None) if self._process.dead else self._inner.close()
 
 
 class World:
