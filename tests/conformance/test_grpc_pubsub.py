@@ -4,12 +4,16 @@ import asyncio
 import shutil
 import tempfile
 import threading
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from inorder import PubSub
 from inorder.broker import MessageQueue
 from inorder.server import Server
 from inorder.testing.conformance.pubsub import PubSubConformance
+from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, Tasks, Way
 
 
 class ServerThread:
@@ -51,7 +55,16 @@ class OverTheWire(PubSubConformance):
 
 
 class TestGrpcPubSubInMemory(OverTheWire):
+    """Handlers in tasks only: how they run has nothing to do with what is behind the server."""
+
     __test__ = True
+
+    @pytest.fixture
+    def way(self) -> Iterator[Way]:
+        way = Tasks()
+        yield way
+        self.pubsub.close().result(PATIENCE_SECONDS)
+        way.end()
 
     def make_broker(self) -> MessageQueue:
         return MessageQueue()

@@ -15,6 +15,7 @@ from inorder.client.subscription import Subscription
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
 from inorder.options import FlowControl, RetryPolicy
+from inorder.pending import Pending
 from inorder.testing.conformance.pubsub_case import (
     PATIENCE_SECONDS,
     PubSubCase,
@@ -342,10 +343,11 @@ class HandlersThatFail(HandlersCase):
     def test_a_subscription_that_is_deleted_while_it_waits_ends_too(self, way: Way) -> None:
         subscription = self.subscribe()
         told: list[object] = []
+        acks: list[Pending[None]] = []
         subscription.on("error", told.append).on("close", lambda: told.append("close"))
-        self.handle(way, subscription, lambda message: message.ack())
+        self.handle(way, subscription, lambda message: acks.append(message.ack()))
         self.publish("x")
-        self.wait_until(lambda: self.backlog() == 0)
+        self.wait_until(lambda: acks and acks[0].done())
         result(self.pubsub.subscription("worker").delete())
         self.wait_until(lambda: told and told[-1] == "close")
         assert [type(one) for one in told] == [SubscriptionNotFound, str]
