@@ -27,24 +27,21 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # whatever networks the machine has
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 
 SHARED_SPARK = re.compile(r"tests/spark/|\[(spark|audit)\.md\]")
-SECOND_SPARK = re.compile(r"tests/spark/test_(faults|pipelines|wire)\.py")
 OWN_SPARK = re.compile(r"tests/spark/test_(connect|declarative|killed_drivers|lake_tables)\.py|whole_story")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """What shares a session of Spark runs in one of two workers, what starts its own in another one."""
+    """What shares a session of Spark runs in one worker, what starts its own in another: two at a time are enough."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class FewSparks(LoadScopeScheduling):
+    class TwoSparks(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if OWN_SPARK.search(nodeid):
                 return "own Spark"
-            if SECOND_SPARK.search(nodeid):
-                return "second Spark"
             return "shared Spark" if SHARED_SPARK.search(nodeid) else nodeid
 
-    return FewSparks(config, log)
+    return TwoSparks(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,15 @@
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+
+import pytest
 
 from inorder import PubSub
 from inorder.broker import MessageQueue
 from inorder.testing.clock import ManualClock
 from inorder.testing.conformance.pubsub import PubSubConformance
+from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, Tasks, Way
 
 
 class OnDisk(PubSubConformance):
@@ -29,7 +33,16 @@ class TestFilePubSub(OnDisk):
 
 
 class TestSqlitePubSub(OnDisk):
+    """Handlers in tasks only: how they run has nothing to do with how the broker writes."""
+
     __test__ = True
+
+    @pytest.fixture
+    def way(self) -> Iterator[Way]:
+        way = Tasks()
+        yield way
+        self.pubsub.close().result(PATIENCE_SECONDS)
+        way.end()
 
     def make_target(self) -> PubSub:
         return PubSub(f"file:{self.make_folder()}?journal=sqlite")
