@@ -9,9 +9,8 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from importlib import import_module
 from itertools import count as numbers
 from math import log10
 from pathlib import Path
@@ -20,7 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from bench.certificate import self_signed
-from bench.peers import Missing, NewPublisher, NewQueue, servers
+from bench.peers import Missing, NewPublisher, NewQueue, servers, start_peer
 from bench.report import Effort, Row, Table, Target, interleaved, number
 from bench.server import ours as our_command
 from bench.server import serving
@@ -82,8 +81,8 @@ def _end_to_end(effort: Effort, address: str) -> Table:
     missing: dict[str, str] = {}
     with ExitStack() as stack:
         for name, start, run in (
-            (NATS, partial(_start, "nats_jetstream", False), _through_nats),
-            (REDIS, partial(_start, "redis_streams", "everysec"), _through_redis),
+            (NATS, partial(start_peer, "nats_jetstream", False), _through_nats),
+            (REDIS, partial(start_peer, "redis_streams", "everysec"), _through_redis),
         ):
             try:
                 contestants[name] = partial(run, stack.enter_context(start()), peers)
@@ -102,15 +101,6 @@ def _end_to_end(effort: Effort, address: str) -> Table:
             "NATS syncs every two minutes, Redis every second.",
         ],
     )
-
-
-def _start(module: str, *arguments: object) -> AbstractContextManager[Any]:
-    """Of a peer whose client is a package that need not be installed."""
-    try:
-        started: Callable[..., AbstractContextManager[Any]] = import_module(f"bench.peers.{module}").started
-    except ImportError as error:
-        raise Missing(f"the package {error.name}") from error
-    return started(*arguments)
 
 
 def _through_our_client(address: str, count: int) -> float:
@@ -284,7 +274,7 @@ def _single_publishes(effort: Effort, address: str) -> Iterator[Table]:
     missing = ""
     with ExitStack() as stack:
         try:
-            nats = stack.enter_context(_start("nats_jetstream", False))
+            nats = stack.enter_context(start_peer("nats_jetstream", False))
             contestants[NATS] = partial(_one_by_one, nats, count)
         except Missing as reason:
             missing = str(reason)

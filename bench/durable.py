@@ -11,14 +11,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from bench import ours
-from bench.peers import Missing, NewPublisher, NewQueue, servers, sqlite
+from bench.peers import Missing, NewPublisher, NewQueue, servers, sqlite, start_peer
 from bench.report import Effort, Row, Table, Target, interleaved, number
 from bench.workload import MESSAGE_BYTES, WrongResult, check_order, random_pairs, split
 
@@ -41,8 +40,8 @@ def measure(effort: Effort) -> Iterator[Table]:
     peers = [
         Peer("SQLite, marks what is out", partial(sqlite.started, sqlite.Marking), Target(2)),
         Peer("SQLite, remembers what is out", partial(sqlite.started, sqlite.Remembering), Target(2)),
-        Peer("Redis Streams, appendfsync always", partial(_start, "redis_streams"), Target(8)),
-        Peer("PostgreSQL, COPY and SKIP LOCKED", partial(_start, "postgresql"), Target(3)),
+        Peer("Redis Streams, appendfsync always", partial(start_peer, "redis_streams"), Target(8)),
+        Peer("PostgreSQL, COPY and SKIP LOCKED", partial(start_peer, "postgresql"), Target(3)),
     ]
     work = partial(_publish_take_ack, effort.of(30_000, 3_000))
     title = f"Durable: publish, take and ack, {KEYS:,} keys, batches of {BATCH}"
@@ -58,8 +57,8 @@ def measure(effort: Effort) -> Iterator[Table]:
     rows = _compare(
         ours.publishers,
         [
-            Peer("NATS JetStream, sync_interval always", partial(_start, "nats_jetstream", True), Target(4)),
-            Peer("NATS JetStream, syncs every 2 minutes (default)", partial(_start, "nats_jetstream", False), None),
+            Peer("NATS JetStream, sync_interval always", partial(start_peer, "nats_jetstream", True), Target(4)),
+            Peer("NATS JetStream, syncs every 2 minutes (default)", partial(start_peer, "nats_jetstream", False), None),
         ],
         partial(_publish_and_wait, effort.of(6_400, 640)),
         effort,
@@ -89,15 +88,6 @@ def _compare(our_start: Start, peers: Sequence[Peer], run: Callable[[Any], float
         )
         for peer in peers
     ]
-
-
-def _start(module: str, *arguments: object) -> AbstractContextManager[Any]:
-    """Of a peer whose client is a package that need not be installed."""
-    try:
-        started: Callable[..., AbstractContextManager[Any]] = import_module(f"bench.peers.{module}").started
-    except ImportError as error:
-        raise Missing(f"the package {error.name}") from error
-    return started(*arguments)
 
 
 def _publish_take_ack(count: int, new_queue: NewQueue) -> float:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Protocol
+from importlib import import_module
+from typing import Any, Protocol
 
 from bench.workload import Pair
 
@@ -44,3 +45,12 @@ class Publisher(Protocol):
 
 NewQueue = Callable[[], AbstractContextManager[Queue]]
 NewPublisher = Callable[[], AbstractAsyncContextManager[Publisher]]
+
+
+def start_peer(module: str, *arguments: object) -> AbstractContextManager[Any]:
+    """Of a peer whose client is a package that need not be installed."""
+    try:
+        started: Callable[..., AbstractContextManager[Any]] = import_module(f"bench.peers.{module}").started
+    except ImportError as error:
+        raise Missing(f"the package {error.name}") from error
+    return started(*arguments)

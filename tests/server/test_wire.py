@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from inorder.broker import MessageQueue, _Source
 from inorder.message import Record, delivered
+from inorder.protocol.varints import varint
 from inorder.server.status import Refusal
-from inorder.server.wire import PublishRequest, columns_of, publish_response, published, received, split, varint
+from inorder.server.wire import PublishRequest, columns_of, publish_response, published, received, split
 
 FUZZ_INPUTS = int(os.environ.get("FUZZ_INPUTS", "50000"))
 

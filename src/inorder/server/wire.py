@@ -21,6 +21,7 @@ from google.pubsub_v1.types import pubsub
 
 from inorder.clock import MICROSECONDS
 from inorder.message import Batch, Message
+from inorder.protocol.varints import SMALL, VARINTS, length, varint
 from inorder.server.status import parsed
 
 Columns: TypeAlias = tuple[list[str], list[bytes], list[Mapping[str, str] | None], list[int]]
@@ -29,26 +30,6 @@ PublishRequest = pubsub.PublishRequest.pb()
 
 _DATA = 0x0A  # how the field `data` of a message begins: its number times eight, and 2, as a length follows
 _KEY = 0x2A  # and the field `ordering_key`
-
-_SMALL = 1 << 14
-
-
-def varint(number: int) -> bytes:
-    """A number as protobuf writes it: seven bits to a byte, the lowest first."""
-    digits = bytearray()
-    while number > 0x7F:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)
-
-
-_VARINTS = [varint(number) for number in range(_SMALL)]
-
-
-def length(of: int) -> bytes:
-    """The same, for numbers that are mostly small."""
-    return _VARINTS[of] if of < _SMALL else varint(of)
 
 
 def _shapes() -> tuple[Any, Any]:
@@ -69,7 +50,7 @@ def _shapes() -> tuple[Any, Any]:
 
 
 _Request, _Columns = _shapes()
-_WIDTHS = [1 + len(length(size)) + size for size in range(_SMALL)]  # of a field with so many bytes
+_WIDTHS = [1 + len(length(size)) + size for size in range(SMALL)]  # of a field with so many bytes
 _first = itemgetter(0)
 
 
@@ -154,16 +135,16 @@ def received(messages: Sequence[Message], attempts: bool) -> list[bytes]:
         if publish_us != time_us:  # mostly many were published together
             time_us, time = publish_us, _timestamp(publish_us)
         own_id = b"%b%d" % (id_prefix, position)
-        body = b"\x1a%b%b%b" % (_VARINTS[len(own_id)], own_id, time)
+        body = b"\x1a%b%b%b" % (VARINTS[len(own_id)], own_id, time)
         if attributes:
             body = b"".join(_written(attributes)) + body
         if data:
             body = b"\x0a%b%b%b" % (length(len(data)), data, body)
         if key:
             encoded = key.encode()
-            body = b"%b\x2a%b%b" % (body, _VARINTS[len(encoded)], encoded)
+            body = b"%b\x2a%b%b" % (body, VARINTS[len(encoded)], encoded)
         ack_id = b"%b%d" % (ack_id_prefix, message._lease)
-        body = b"\x0a%b%b\x12%b%b" % (_VARINTS[len(ack_id)], ack_id, length(len(body)), body)
+        body = b"\x0a%b%b\x12%b%b" % (VARINTS[len(ack_id)], ack_id, length(len(body)), body)
         if attempts:
             body = b"%b\x18%b" % (body, length(message._attempt))
         pieces.append(b"\x0a%b%b" % (length(len(body)), body))

@@ -8,49 +8,30 @@ from typing import NamedTuple
 
 from inorder.message import Batch, Gap, Message, Record, Source, delivered
 from inorder.protocol import inorder_v1_pb2 as v1
-
-_SMALL = 1 << 14
-
-
-def _varint(number: int) -> bytes:
-    """A number as protobuf writes it: seven bits to a byte, the lowest first."""
-    digits = bytearray()
-    while number > 0x7F:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)
-
-
-_VARINTS = [_varint(number) for number in range(_SMALL)]
-
-
-def _length(of: int) -> bytes:
-    """The same, for numbers that are mostly small."""
-    return _VARINTS[of] if of < _SMALL else _varint(of)
+from inorder.protocol.varints import VARINTS, length
 
 
 def publish_request(topic: str, batches: Sequence[Batch]) -> bytes:
     """A google.pubsub.v1.PublishRequest, without an object for each message."""
     name = topic.encode()
-    pieces = [b"\x0a%b%b" % (_length(len(name)), name)]
+    pieces = [b"\x0a%b%b" % (length(len(name)), name)]
     for keys, data, attributes, _ in batches:
         for key, one, own in zip(keys, data, attributes, strict=True):
-            body = b"\x0a%b%b" % (_length(len(one)), one) if one else b""
+            body = b"\x0a%b%b" % (length(len(one)), one) if one else b""
             if own:
                 body += b"".join(_attributes(own))
             if key:
                 encoded = key.encode()
-                body = b"%b\x2a%b%b" % (body, _VARINTS[len(encoded)], encoded)
-            pieces.append(b"\x12%b%b" % (_length(len(body)), body))
+                body = b"%b\x2a%b%b" % (body, VARINTS[len(encoded)], encoded)
+            pieces.append(b"\x12%b%b" % (length(len(body)), body))
     return b"".join(pieces)
 
 
 def _attributes(attributes: Mapping[str, str]) -> Iterator[bytes]:
     for name, value in attributes.items():
         key, text = name.encode(), value.encode()
-        entry = b"\x0a%b%b\x12%b%b" % (_length(len(key)), key, _length(len(text)), text)
-        yield b"\x12%b%b" % (_length(len(entry)), entry)
+        entry = b"\x0a%b%b\x12%b%b" % (length(len(key)), key, length(len(text)), text)
+        yield b"\x12%b%b" % (length(len(entry)), entry)
 
 
 def published_ids(response: bytes) -> list[str]:
