@@ -12,6 +12,7 @@ from inorder.broker import MessageQueue
 from inorder.clock import Timer
 from inorder.errors import InorderError
 from inorder.message import Gap, Message, batch_of
+from inorder.options import FlowControl
 from inorder.testing.clock import ManualClock
 
 PATIENCE_SECONDS = 30
@@ -125,3 +126,19 @@ def test_a_forked_process_is_told_that_the_broker_is_not_its_own_and_has_another
     command = [sys.executable, "-W", "ignore", "-c", FORK]
     ended = subprocess.run(command, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_only_the_message_that_starves_makes_others_wait() -> None:
+    """It is another consumer's, because of its key: one that did not fit just now has not waited long."""
+    clock = ManualClock()
+    queue = MessageQueue(clock=clock)
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "max_outstanding_per_key": 3, "flow_control": FlowControl(10, 100)}
+    queue.register_subscription("worker", "orders", options)
+    one, two = queue.consumer("worker"), queue.consumer("worker")
+    queue.publish("orders", [Message(b"1" * 60, ordering_key="b"), Message(b"2" * 60, ordering_key="b")])
+    [first] = queue.take("worker", 5, one)
+    queue.modify_ack_deadline(first, 60)
+    clock.advance(11)  # the second of the key starves
+    queue.publish("orders", [Message(b"3" * 60, ordering_key="c"), Message(b"4", ordering_key="a")])
+    assert [message.data for message in queue.take("worker", 5, two)] == [b"4"]
