@@ -2,15 +2,12 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-
-import pytest
 
 from inorder import PubSub
 from inorder.broker import MessageQueue
 from inorder.testing.clock import ManualClock
 from inorder.testing.conformance.pubsub import PubSubConformance
-from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, Tasks, Way
+from inorder.testing.conformance.pubsub_case import HandlersInTasks, HandlersInThreads
 
 
 class OnDisk(PubSubConformance):
@@ -32,23 +29,14 @@ class TestFilePubSub(OnDisk):
         return PubSub(f"file:{self.make_folder()}")
 
 
-class TestSqlitePubSub(OnDisk):
-    """Handlers in tasks only: how they run has nothing to do with how the broker writes."""
-
+class TestSqlitePubSub(HandlersInTasks, OnDisk):
     __test__ = True
-
-    @pytest.fixture
-    def way(self) -> Iterator[Way]:
-        way = Tasks()
-        yield way
-        self.pubsub.close().result(PATIENCE_SECONDS)
-        way.end()
 
     def make_target(self) -> PubSub:
         return PubSub(f"file:{self.make_folder()}?journal=sqlite")
 
 
-class TestPubSubOfAFileQueue(OnDisk):
+class TestPubSubOfAFileQueue(HandlersInThreads, OnDisk):
     __test__ = True
 
     def make_target(self) -> PubSub:

@@ -4,16 +4,13 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from inorder import PubSub
 from inorder.broker import MessageQueue
 from inorder.server import Server
 from inorder.testing.conformance.pubsub import PubSubConformance
-from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, Tasks, Way
+from inorder.testing.conformance.pubsub_case import HandlersInTasks, HandlersInThreads
 
 
 class ServerThread:
@@ -54,23 +51,14 @@ class OverTheWire(PubSubConformance):
         self.server.stop()
 
 
-class TestGrpcPubSubInMemory(OverTheWire):
-    """Handlers in tasks only: how they run has nothing to do with what is behind the server."""
-
+class TestGrpcPubSubInMemory(HandlersInTasks, OverTheWire):
     __test__ = True
-
-    @pytest.fixture
-    def way(self) -> Iterator[Way]:
-        way = Tasks()
-        yield way
-        self.pubsub.close().result(PATIENCE_SECONDS)
-        way.end()
 
     def make_broker(self) -> MessageQueue:
         return MessageQueue()
 
 
-class TestGrpcPubSubOnDisk(OverTheWire):
+class TestGrpcPubSubOnDisk(HandlersInThreads, OverTheWire):
     __test__ = True
 
     def make_broker(self) -> MessageQueue:

@@ -195,7 +195,9 @@ class PubSubCase(InBackground):
     @pytest.fixture(params=[Threads, Tasks, OwnLoop], ids=["threads", "tasks", "own_loop"])
     def way(self, request: pytest.FixtureRequest) -> Iterator[Way]:
         """For a test with handlers: once for each way to run them."""
-        way: Way = request.param()
+        yield from self._with_handlers(request.param())
+
+    def _with_handlers(self, way: Way) -> Iterator[Way]:
         yield way
         self.pubsub.close().result(PATIENCE_SECONDS)  # while there is a loop to close on
         if isinstance(way, Tasks):
@@ -268,12 +270,12 @@ class PubSubCase(InBackground):
         return result(self.pubsub.subscription(subscription).pull(max_messages))
 
     def consume(self, count: int, subscription: str = "worker") -> list[Message]:
-        """Pull and ack one by one until there were so many."""
+        """Pull and ack until there were so many."""
         consumed: list[Message] = []
 
         def enough() -> bool:
-            while len(consumed) < count and (messages := self.pull(subscription, 1)):
-                result(messages[0].ack())
+            while len(consumed) < count and (messages := self.pull(subscription, min(100, count - len(consumed)))):
+                result(Pending.all([message.ack() for message in messages]))
                 consumed.extend(messages)
             return len(consumed) == count
 
@@ -282,6 +284,22 @@ class PubSubCase(InBackground):
 
     def backlog(self, subscription: str = "worker") -> int:
         return result(self.pubsub.subscription(subscription).metrics()).backlog_messages
+
+
+class HandlersInTasks(PubSubCase):
+    """For targets of which others are tested in every way: how handlers run has little to do with what is behind."""
+
+    @pytest.fixture
+    def way(self) -> Iterator[Way]:
+        yield from self._with_handlers(Tasks())
+
+
+class HandlersInThreads(PubSubCase):
+    """As `HandlersInTasks`."""
+
+    @pytest.fixture
+    def way(self) -> Iterator[Way]:
+        yield from self._with_handlers(Threads())
 
 
 def result(pending: Pending[T]) -> T:

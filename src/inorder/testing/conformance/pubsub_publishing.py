@@ -72,7 +72,7 @@ class Publishing(PubSubCase):
         assert texts(pulled) == [f"{number}" for number in range(10)]
 
     def test_more_messages_than_fit_into_one_request_keep_their_order(self) -> None:
-        self.subscribe_ordered()
+        self.subscribe_ordered(max_outstanding_per_key=100)
         messages = [Message(b"%d" % number, ordering_key="k") for number in range(2_500)]
         ids = result(self.pubsub.topic("orders").publish_many(iter(messages)))
         assert len(set(ids)) == 2_500
