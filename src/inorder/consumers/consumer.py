@@ -9,61 +9,27 @@ acked too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from inorder.client.subscription import Subscription
 from inorder.clock import MICROSECONDS
 from inorder.consumers.events import Applied, Read, applied, event_of, message_id_of, quarantine_row, unread
-from inorder.consumers.store import Change, Conflict, Connection, States, Store, Stored
+from inorder.consumers.recent import Recent, StoredPattern
+from inorder.consumers.store import Change, Conflict, Connection, States, Store
 from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Worker, trouble_of
 from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.message import Message
 from inorder.options import SubscriptionOptions
-from inorder.patterns.step import APPLIED, GAP, QUARANTINED, RETRY, Batch, Event, Missing, Outcome, Pattern
+from inorder.patterns.step import APPLIED, GAP, QUARANTINED, RETRY, Batch, Event, Missing, Outcome
 
 S = TypeVar("S")
 
 LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
 
-MAX_KNOWN = 10_000  # states that are remembered decoded
-MAX_KNOWN_BYTES = 500
-
 Apply = Callable[[Applied, Any], object]
 ApplyAll = Callable[[Sequence[Applied], Any], object]
 OnGap = Callable[[Missing, Any], object]
 Arrival = tuple[Event, Message]
-
-
-class StoredPattern(Pattern[S], Protocol[S]):
-    """A pattern whose state can be stored."""
-
-    def dump(self, state: S) -> bytes: ...
-
-    def load(self, data: bytes) -> S: ...
-
-
-class _Known(Generic[S]):
-    """States by the bytes that they are stored as: what was written a moment ago need not be decoded when it is read.
-
-    That a state is still the same is seen by its bytes, so there is nothing to keep up to date. Not thread-safe.
-    """
-
-    def __init__(self, pattern: StoredPattern[S]) -> None:
-        self._pattern = pattern
-        self._states: dict[bytes, S] = {}
-
-    def load(self, stored: bytes) -> S:
-        data = bytes(stored)  # a driver may have its own kind of bytes
-        state = self._states.get(data)
-        return self._pattern.load(data) if state is None else state
-
-    def dump(self, state: S) -> bytes:
-        data = self._pattern.dump(state)
-        if len(data) <= MAX_KNOWN_BYTES:
-            if len(self._states) >= MAX_KNOWN:
-                self._states.clear()
-            self._states[data] = state
-        return data
 
 
 class Consumer(Worker, Generic[S]):
@@ -104,7 +70,7 @@ class Consumer(Worker, Generic[S]):
         refuse_livelock(subscription.name, options, pattern)
         self._ordered = options.enable_message_ordering
         self._pattern = pattern
-        self._known = _Known(pattern)
+        self._recent = Recent(pattern)
         self._fields: int = getattr(pattern, "FIELDS", 1)
         self._read = read
         self._apply = apply
@@ -120,15 +86,18 @@ class Consumer(Worker, Generic[S]):
             states = States(connection, self.name)
             arrivals = self._arrivals(messages, states, now_us)
             fences = self._fences(arrivals)
-            stored = states.load(fences.keys())
+            self._recent.read(fences.keys(), states, connection)
             deliverer = messages[0].ack_id.rpartition("-")[0]
-            overtaken = _overtaken(stored, fences, deliverer)
+            overtaken = self._overtaken(fences, deliverer) if self._ordered else set()
             events = [event for event, _ in arrivals if event[0] not in overtaken]
-            batch = self._step(stored, events, states, now_us)
+            batch = self._step(events, states, now_us)
             self._take_effect(batch.emit, connection, states, now_us)
-            states.save(self._changes(batch, stored, fences, deliverer))
+            changes = self._changes(batch, fences, deliverer)
+            states.save(changes)
             if not run.keep(messages):  # a lease was lost on the way: whoever has got it now is to do it
                 raise Conflict(self.name, fences.keys())
+            until = connection.until()
+        self._recent.wrote(changes, batch.states, until)
         run.look_by(min(batch.wakes.values(), default=now_us + LOOK_US))
         again = {message_id_of(event) for fate, event in batch.emit if fate == RETRY}
         not_ours = {message.id for event, message in arrivals if overtaken and event[0] in overtaken}
@@ -155,12 +124,17 @@ class Consumer(Worker, Generic[S]):
             fences[key] = max(fences.get(key, 0), fence)
         return fences
 
-    def _step(self, stored: Mapping[str, Stored], events: list[Event], states: States, now_us: int) -> Batch[S]:
+    def _overtaken(self, fences: Mapping[str, int], deliverer: str) -> set[str]:
+        """The keys of which a newer delivery than ours was written: ours is over, whatever we were told."""
+        rows = self._recent.rows
+        found = ((key, fence, rows[key]) for key, fence in fences.items() if key in rows)
+        return {key for key, fence, row in found if row.deliverer == deliverer and 0 < fence < row.fence}
+
+    def _step(self, events: list[Event], states: States, now_us: int) -> Batch[S]:
         """What the pattern says to all events that it can read."""
-        known = {key: self._known.load(row.state) for key, row in stored.items()}
         while True:
             try:
-                return self._pattern.on_messages(known, events, now_us)
+                return self._pattern.on_messages(self._recent.states, events, now_us)
             except InvalidEvent as error:
                 readable = [event for event in events if event is not error.event]
                 if len(readable) == len(events):
@@ -195,22 +169,17 @@ class Consumer(Worker, Generic[S]):
         if events and self._apply_all is not None:
             self._apply_all(events, connection.raw)
 
-    def _changes(
-        self, batch: Batch[S], stored: Mapping[str, Stored], fences: Mapping[str, int], deliverer: str
-    ) -> dict[str, Change]:
+    def _changes(self, batch: Batch[S], fences: Mapping[str, int], deliverer: str) -> dict[str, Change]:
+        rows, wakes, dump = self._recent.rows, batch.wakes, self._pattern.dump
         changes = {}
         for key, state in batch.states.items():
-            row = stored.get(key)
-            fence = fences[key]
-            if row is not None and row.deliverer == deliverer:
-                fence = max(fence, row.fence)
-            changes[key] = Change(
-                None if row is None else row.version,
-                deliverer,
-                fence,
-                None if state is None else self._known.dump(state),
-                batch.wakes.get(key),
-            )
+            before, fence = None, fences[key]
+            if key in rows:
+                before, last_deliverer, last_fence, _ = rows[key]
+                if last_deliverer == deliverer and last_fence > fence:
+                    fence = last_fence
+            data = None if state is None else dump(state)
+            changes[key] = Change(before, deliverer, fence, data, wakes.get(key))
         return changes
 
     # -- time --------------------------------------------------------------------------------------
@@ -257,16 +226,11 @@ class Consumer(Worker, Generic[S]):
             states = States(connection, self.name)
             changes = {}
             for key, row in states.load(keys).items():
-                step = self._pattern.on_timer(self._known.load(row.state), now_us)
+                step = self._pattern.on_timer(self._pattern.load(bytes(row.state)), now_us)
                 self._take_effect(step.emit, connection, states, now_us)
-                state = None if step.state is None else self._known.dump(step.state)
+                state = None if step.state is None else self._pattern.dump(step.state)
                 changes[key] = Change(row.version, row.deliverer, row.fence, state, step.wake_at_us)
             states.save(changes)
-
-
-def _overtaken(stored: Mapping[str, Stored], fences: Mapping[str, int], deliverer: str) -> set[str]:
-    """The keys of which a newer delivery than ours was written: ours is over, whatever we were told."""
-    return {key for key, row in stored.items() if row.deliverer == deliverer and 0 < fences[key] < row.fence}
 
 
 def _answers(messages: Sequence[Message], again: set[str], not_ours: set[str]) -> Answers:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from inorder.errors import InvalidEvent
-from inorder.message import KEY, Message
+from inorder.message import ATTRIBUTES, DATA, KEY, Message
 from inorder.patterns.step import Event, Fate, check_event
 
 Read = Callable[[Message], tuple[Any, ...]]
@@ -39,29 +39,24 @@ def event_of(message: Message, read: Read, fields: int) -> Event:
         check_event(event, fields)  # an ordering key was checked when it was published
     if "\0" in event[0]:
         raise InvalidEvent("key: databases cannot store the character NUL", event)
-    return (*event, (message.id, message.data, message.attributes))
+    record = message._record
+    return (*event, (message.id, record[DATA], dict(record[ATTRIBUTES] or ())))
 
 
 def applied(fate: Fate, event: Event) -> Applied:
     """An event as a handler gets it."""
-    return Applied(event[0], event[:-1], fate, *event[-1])
+    # As Applied(…) does, in half the time.
+    return tuple.__new__(Applied, (event[0], event[:-1], fate, *event[-1]))
 
 
 def message_id_of(event: Event) -> str:
     return event[-1][0]  # type: ignore[no-any-return]
 
 
-def quarantine_row(event: Event, reason: str, now_us: int) -> dict[str, Any]:
-    """What is remembered of a message that is not applied."""
+def quarantine_row(event: Event, reason: str, now_us: int) -> tuple[Any, ...]:
+    """What is remembered of a message that is not applied: see `States.quarantine`."""
     message_id, data, attributes = event[-1]
-    return {
-        "message_id": message_id,
-        "entity": _storable(event[0]),
-        "reason": _storable(reason),
-        "since_us": now_us,
-        "data": data,
-        "attributes": json.dumps(attributes),
-    }
+    return message_id, _storable(event[0]), _storable(reason), now_us, data, json.dumps(attributes)
 
 
 def unread(message: Message) -> Event:

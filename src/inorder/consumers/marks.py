@@ -6,7 +6,6 @@ A mark is of use until its message is acked, and no longer than a message is ret
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from inorder.clock import MICROSECONDS
 from inorder.consumers.store import Conflict, Connection
@@ -36,10 +35,7 @@ class Marks:
 
     def add(self, marks: Iterable[tuple[str, str]], now_us: int) -> None:
         """These handlers have run: (message, handler). `Conflict` if one had been run by somebody else."""
-        rows: list[dict[str, Any]] = [
-            {"consumer": self._consumer, "message_id": message_id, "handler": handler, "since_us": now_us}
-            for message_id, handler in marks
-        ]
+        rows = [(self._consumer, message_id, handler, now_us) for message_id, handler in marks]
         if not rows:
             return
         written = self._connection.write(
@@ -48,11 +44,11 @@ class Marks:
             rows,
         )
         if written != len(rows):
-            raise Conflict(self._consumer, [row["message_id"] for row in rows])
+            raise Conflict(self._consumer, [message_id for _, message_id, _, _ in rows])
 
     def forget(self, message_ids: Iterable[str]) -> None:
         """These messages are acked, and do not come again."""
-        rows = [{"consumer": self._consumer, "message_id": message_id} for message_id in message_ids]
+        rows = [(self._consumer, message_id) for message_id in message_ids]
         if rows:
             self._connection.write(
                 "DELETE FROM inorder_marks WHERE consumer = :consumer AND message_id = :message_id", rows
@@ -62,5 +58,5 @@ class Marks:
         """Messages that cannot come any more: whoever acked them was killed before he could say so here."""
         self._connection.write(
             "DELETE FROM inorder_marks WHERE consumer = :consumer AND since_us < :since_us",
-            [{"consumer": self._consumer, "since_us": now_us - KEPT_US}],
+            [(self._consumer, now_us - KEPT_US)],
         )

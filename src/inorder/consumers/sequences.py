@@ -125,10 +125,6 @@ class Sequences:
         return range(end - count, end)
 
     def _give_back(self, connection: Connection, ranges: Iterable[tuple[str, range]]) -> None:
-        rows = [
-            {"name": self.name, "entity": entity, "upcoming": left.start, "end": left.stop}
-            for entity, left in ranges
-            if left
-        ]
+        rows = [(left.start, self.name, entity, left.stop) for entity, left in ranges if left]
         if rows:
             connection.write(_GIVE_BACK, rows)

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inorder.consumers.sqlite_store import not_there
-from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values
+from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values, names_of
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 
 if TYPE_CHECKING:
@@ -120,11 +120,18 @@ class _SqlConnection:
         text = text.bindparams(self._sql.bindparam("among", expanding=True))
         return self.raw.execute(text, {**values, "among": [*among]}).fetchall()  # type: ignore[no-any-return]
 
-    def write(self, statement: str, rows: Sequence[Values]) -> int:
-        text = self._sql.text(statement)
+    def write(self, statement: str, rows: Sequence[Row]) -> int:
+        text, names = self._sql.text(statement), names_of(statement)
+        named = [dict(zip(names, row, strict=True)) for row in rows]
         if self.raw.dialect.supports_sane_multi_rowcount:
-            return self.raw.execute(text, list(rows)).rowcount  # type: ignore[no-any-return]
-        return sum(self.raw.execute(text, row).rowcount for row in rows)
+            return self.raw.execute(text, named).rowcount  # type: ignore[no-any-return]
+        return sum(self.raw.execute(text, row).rowcount for row in named)
+
+    def as_of(self) -> None:
+        """What others commit meanwhile cannot be told."""
+
+    def until(self) -> None:
+        """As `as_of`."""
 
     def attempt(self) -> AbstractContextManager[None]:
         return self.raw.begin_nested()  # type: ignore[no-any-return]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
-from operator import itemgetter
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values
+from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values, positional
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 from inorder.options import check_number
 
@@ -36,9 +33,6 @@ _NOT_THERE = {
 }
 
 
-_PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
-
-
 class SqliteStore:
     """One file, shared by whoever opens it, in this process and in others. Thread-safe.
 
@@ -52,6 +46,7 @@ class SqliteStore:
         self._lock = threading.RLock()
         self._closed = False
         self._owner: int | None = None  # the thread that is in a transaction
+        self._commits = 0
         self._process = os.getpid()
         self._database = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
         try:
@@ -77,10 +72,11 @@ class SqliteStore:
             self._database.execute("BEGIN IMMEDIATE")
             self._owner = threading.get_ident()
             try:
-                yield _SqliteConnection(self._database)
+                yield _SqliteConnection(self._database, self._commits)
                 if not self._database.in_transaction:
                     raise FailedPrecondition("the transaction was ended: handlers neither commit nor roll back")
                 self._database.execute("COMMIT")
+                self._commits += 1
             except BaseException:
                 with suppress(sqlite3.Error):  # the first error says more
                     self._database.rollback()
@@ -91,7 +87,7 @@ class SqliteStore:
     def within(self, raw: Any) -> Connection:
         if raw is not self._database or not self.in_transaction():
             raise InvalidArgument(f"connection: that of a transaction of this store, under way, not {raw!r}")
-        return _SqliteConnection(raw)
+        return _SqliteConnection(self._database, self._commits)
 
     def in_transaction(self) -> bool:
         return self._owner == threading.get_ident()
@@ -108,8 +104,10 @@ class SqliteStore:
 class _SqliteConnection:
     row_lock = ""  # whoever has begun has locked everything
 
-    def __init__(self, raw: sqlite3.Connection) -> None:
+    def __init__(self, raw: sqlite3.Connection, commits: int) -> None:
         self.raw = raw
+        self._commits = commits  # of this store, before this transaction
+        self._as_of: tuple[int, int] | None = None
 
     def query(self, statement: str, values: Values) -> list[Row]:
         return self.raw.execute(statement, values).fetchall()
@@ -118,10 +116,19 @@ class _SqliteConnection:
         wanted: dict[str, Any] = {**values, "among": json.dumps([*among])}
         return self.query(statement.format(among="(SELECT value FROM json_each(:among))"), wanted)
 
-    def write(self, statement: str, rows: Sequence[Values]) -> int:
+    def write(self, statement: str, rows: Sequence[Row]) -> int:
         # By position: SQLite asks for each name again with each row.
-        positional, values_of = _positional(statement)
-        return self.raw.executemany(positional, map(values_of, rows)).rowcount
+        return self.raw.executemany(positional(statement), rows).rowcount
+
+    def as_of(self) -> tuple[int, int]:
+        if self._as_of is None:
+            # This changes when another connection commits, of whatever process, and not when this one does.
+            self._as_of = self.raw.execute("PRAGMA data_version").fetchone()[0], self._commits
+        return self._as_of
+
+    def until(self) -> Hashable:
+        version, commits = self.as_of()
+        return version, commits + 1
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -134,13 +141,6 @@ class _SqliteConnection:
                 self.raw.execute("RELEASE inorder")
             raise
         self.raw.execute("RELEASE inorder")
-
-
-@cache
-def _positional(statement: str) -> tuple[str, Callable[[Values], Any]]:
-    """The same statement with parameters by position, and how to put them there; it has two or more."""
-    names = _PARAMETER.findall(statement)
-    return _PARAMETER.sub("?", statement), itemgetter(*names)
 
 
 def not_there(error: BaseException) -> bool:

@@ -7,8 +7,10 @@ read: if that is not there any more, nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 from inorder.errors import Aborted
@@ -55,6 +57,21 @@ TABLES = (
 )
 
 
+_PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
+
+
+@cache
+def names_of(statement: str) -> tuple[str, ...]:
+    """The names of the parameters of a statement, as they come."""
+    return tuple(_PARAMETER.findall(statement))
+
+
+@cache
+def positional(statement: str) -> str:
+    """The same statement with parameters by position."""
+    return _PARAMETER.sub("?", statement)
+
+
 class Conflict(Aborted):
     """Somebody else has written what was read before, or has got the message by now: nothing was written."""
 
@@ -75,8 +92,18 @@ class Connection(Protocol):
     def query_in(self, statement: str, values: Values, among: Collection[str]) -> list[Row]:
         """The same with `{among}` in the statement, which stands for these strings, however many."""
 
-    def write(self, statement: str, rows: Sequence[Values]) -> int:
-        """Once for each row; returns how many rows of the database that changed."""
+    def write(self, statement: str, rows: Sequence[Row]) -> int:
+        """Once for each row, whose values come as the statement names them, each name once.
+
+        Returns how many rows of the database that changed.
+        """
+
+    def as_of(self) -> Hashable | None:
+        """What the database is like: equal to what the last transaction of this store was `until`, if nobody else has
+        committed anything since. None if that cannot be told."""
+
+    def until(self) -> Hashable | None:
+        """What `as_of` of the next transaction will be, if this one is committed and nobody else commits before it."""
 
     def attempt(self) -> AbstractContextManager[None]:
         """What is raised inside undoes what was written inside, and nothing else."""
@@ -140,9 +167,18 @@ class States:
 
     def save(self, changes: Mapping[str, Change]) -> None:
         """Write them all, or raise `Conflict`; then the transaction must be given up."""
-        rows = [self._row(*item) for item in sorted(changes.items())]
-        new = [row for row in rows if row["before"] is None and row["state"] is not None]
-        known = [row for row in rows if row["before"] is not None]
+        consumer = self._consumer
+        new: list[Row] = []
+        known: list[Row] = []
+        forgotten: list[Row] = []
+        for entity, (before, deliverer, fence, state, wake_at_us) in sorted(changes.items()):
+            if before is None:
+                if state is not None:
+                    new.append((consumer, entity, 1, deliverer, fence, state, wake_at_us))
+            elif state is None:
+                forgotten.append((consumer, entity, before))
+            else:
+                known.append((before + 1, deliverer, fence, state, wake_at_us, consumer, entity, before))
         written = self._write(
             """INSERT INTO inorder_states (consumer, entity, version, deliverer, fence, state, wake_at_us)
             VALUES (:consumer, :entity, :version, :deliverer, :fence, :state, :wake_at_us) ON CONFLICT DO NOTHING""",
@@ -152,27 +188,13 @@ class States:
         written += self._write(
             f"""UPDATE inorder_states SET version = :version, deliverer = :deliverer, fence = :fence, state = :state,
             wake_at_us = :wake_at_us {condition}""",
-            [row for row in known if row["state"] is not None],
+            known,
         )
-        written += self._write(
-            f"DELETE FROM inorder_states {condition}", [row for row in known if row["state"] is None]
-        )
-        if written != len(new) + len(known):
+        written += self._write(f"DELETE FROM inorder_states {condition}", forgotten)
+        if written != len(new) + len(known) + len(forgotten):
             raise Conflict(self._consumer, changes.keys())
 
-    def _row(self, entity: str, change: Change) -> dict[str, Any]:
-        return {
-            "consumer": self._consumer,
-            "entity": entity,
-            "version": (change.before or 0) + 1,
-            "before": change.before,
-            "deliverer": change.deliverer,
-            "fence": change.fence,
-            "state": change.state,
-            "wake_at_us": change.wake_at_us,
-        }
-
-    def _write(self, statement: str, rows: Sequence[Values]) -> int:
+    def _write(self, statement: str, rows: Sequence[Row]) -> int:
         return self._connection.write(statement, rows) if rows else 0
 
     def due(self, now_us: int, after: tuple[int, str], limit: int) -> list[tuple[int, str]]:
@@ -200,10 +222,13 @@ class States:
         )
         return rows[0][0]  # type: ignore[no-any-return]
 
-    def quarantine(self, row: Values) -> None:
-        """Keep a message that is not applied, for somebody to look at; once."""
+    def quarantine(self, row: Row) -> None:
+        """Keep a message that is not applied, for somebody to look at; once.
+
+        The row is its id, entity, why, since when, data and attributes.
+        """
         self._write(
             """INSERT INTO inorder_quarantine (consumer, message_id, entity, reason, since_us, data, attributes)
             VALUES (:consumer, :message_id, :entity, :reason, :since_us, :data, :attributes) ON CONFLICT DO NOTHING""",
-            [{"consumer": self._consumer, **row}],
+            [(self._consumer, *row)],
         )

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
+from inorder.core.ranges import runs
 from inorder.message import Record
 
 GRAIN_US = 1_000
@@ -122,6 +123,13 @@ class Leases:
 
     def split(self, leases: Iterable[int]) -> tuple[list[int], list[int]]:
         """Those of these that are out, and those that are not, or no longer."""
+        leases = list(leases)
+        try:
+            self.records(leases)
+        except LookupError:
+            pass
+        else:
+            return leases, []  # as nearly always
         out: list[int] = []
         over: list[int] = []
         for lease in leases:
@@ -138,10 +146,11 @@ class Leases:
     def extend(self, leases: Iterable[int], deadline_us: int) -> None:
         """Give these, all of them out, a deadline of their own."""
         deadline_us = _rounded_up(deadline_us)
-        for lease in leases:
-            if self._own_deadline.get(lease) != deadline_us:
-                self._own_deadline[lease] = deadline_us
-                heappush(self._spans, [deadline_us, lease, lease + 1])
+        known = self._own_deadline
+        changed = [lease for lease in leases if known.get(lease) != deadline_us]
+        known.update(dict.fromkeys(changed, deadline_us))
+        for first, end in runs(changed):
+            heappush(self._spans, [deadline_us, first, end])
         if len(self._spans) > 4 * self.count + 1024:
             self._forget_dead_spans()
 

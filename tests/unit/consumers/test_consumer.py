@@ -66,6 +66,25 @@ def test_an_event_has_what_was_read_and_its_message(database: Database) -> None:
     assert first.message_id != second.message_id
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["one store", "two stores"])
+def test_consumers_that_take_turns_see_what_the_other_has_written(database: Database, shared: bool) -> None:
+    """However little each of them reads again."""
+    store = database.store()
+    with desk(database) as one, desk(database) as other:
+        consumers = (
+            one.consumer(PARKING, store=store),
+            other.consumer(PARKING, store=store if shared else database.store()),
+        )
+        with consumers[0], consumers[1]:
+            for number in (1, 3, 2, 4, 7, 6, 5, 8):  # so some are parked by one, and released by the other
+                here = (one, other)[number % 2]
+                here.publish([("a", number), ("b", number)])
+                here.drained()
+    assert numbers(database, "a") == [*range(1, 9)]
+    assert numbers(database, "b") == [*range(1, 9)]
+    assert one.errors == other.errors == []
+
+
 def test_all_that_goes_through_may_be_applied_in_one_call(database: Database) -> None:
     calls: list[Any] = []
 

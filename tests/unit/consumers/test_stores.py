@@ -1,6 +1,7 @@
 """What a store promises to whoever keeps states in it, on every database."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -126,7 +127,7 @@ def test_what_is_due_comes_page_by_page_in_the_order_of_time(database: Database)
 
 def test_a_message_is_put_into_quarantine_once(database: Database) -> None:
     store = database.store()
-    row = {"message_id": "m1", "entity": "a", "reason": "x", "since_us": 1, "data": b"\x00", "attributes": "{}"}
+    row = ("m1", "a", "x", 1, b"\x00", "{}")
     for _ in range(2):
         with store.transaction() as connection:
             States(connection, "worker").quarantine(row)
@@ -159,3 +160,30 @@ def test_who_reads_an_entity_keeps_others_from_writing_it(database: Database) ->
     for thread in threads:
         thread.join()
     assert load(database.store(), "a") == {"a": (61, b"60")}
+
+
+def test_what_nobody_else_has_changed_is_as_the_last_transaction_left_it(database: Database) -> None:
+    """A database that cannot tell says None; one that can notices other stores, and other users of this one."""
+    store, other = database.store(), database.store()
+
+    def change_something(changed: Store, entity: str) -> tuple[Any, Any]:
+        with changed.transaction() as connection:
+            found = connection.as_of(), connection.until()
+            States(connection, "worker").save({entity: change(None)})
+        return found
+
+    before, until = change_something(store, "a")
+    if before is None:
+        assert until is None
+        return
+    with store.transaction() as connection:
+        assert connection.as_of() == until
+        assert connection.as_of() == until  # as long as it is under way
+    change_something(store, "b")
+    with store.transaction() as connection:
+        assert connection.as_of() != until
+        until = connection.until()
+    change_something(other, "c")
+    with store.transaction() as connection:
+        assert connection.as_of() != until
+        until = connection.until()

@@ -1,0 +1,79 @@
+"""The states that a consumer has read and written last, so that it need not read or decode them again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from inorder.consumers.store import Change, Connection, States, Stored
+from inorder.patterns.step import Pattern
+
+S = TypeVar("S")
+
+MAX_ENTITIES = 10_000
+MAX_BYTES = 500  # of a state; a larger one is read again
+
+
+class StoredPattern(Pattern[S], Protocol[S]):
+    """A pattern whose state can be stored."""
+
+    def dump(self, state: S) -> bytes: ...
+
+    def load(self, data: bytes) -> S: ...
+
+
+class Recent(Generic[S]):
+    """Rows of states, and what they mean, by entity. Not thread-safe.
+
+    What our last transaction has left is trusted without a look, if the database can tell that nobody else has
+    committed since. Else it is read, and decoded if its bytes are not what they were.
+    """
+
+    def __init__(self, pattern: StoredPattern[S]) -> None:
+        self._pattern = pattern
+        self.rows: dict[str, Stored] = {}
+        self.states: dict[str, S] = {}
+        self._trusted: set[str] = set()
+        self._as_of: Hashable | None = None
+
+    def read(self, entities: Collection[str], states: States, connection: Connection) -> None:
+        """Have `rows` and `states` of these entities as they are in the database, in this transaction."""
+        as_of = connection.as_of()
+        if as_of is None or as_of != self._as_of:
+            self._trusted.clear()
+        self._as_of = None  # it is not certain yet how this transaction ends
+        if len(self.rows) > MAX_ENTITIES:
+            self._trusted.clear()
+            self.rows.clear()
+            self.states.clear()
+        unsure = [entity for entity in entities if entity not in self._trusted]
+        if not unsure:
+            return
+        found = states.load(unsure)
+        for entity in unsure:
+            row = found.get(entity)
+            if row is None:
+                self._forget(entity)
+                continue
+            before = self.rows.get(entity)
+            if before is None or before.state != row.state:
+                self.states[entity] = self._pattern.load(bytes(row.state))  # a driver may have its own kind of bytes
+            self.rows[entity] = row
+        self._trusted.update(found)
+
+    def wrote(self, changes: Mapping[str, Change], states: Mapping[str, S | None], until: Hashable | None) -> None:
+        """The transaction is committed, and these are its changes."""
+        for entity, (before, deliverer, fence, data, _) in changes.items():
+            state = states[entity]
+            if data is None or state is None or len(data) > MAX_BYTES:
+                self._forget(entity)
+            else:
+                self.rows[entity] = Stored((before or 0) + 1, deliverer, fence, data)
+                self.states[entity] = state
+                self._trusted.add(entity)
+        self._as_of = until
+
+    def _forget(self, entity: str) -> None:
+        self.rows.pop(entity, None)
+        self.states.pop(entity, None)
+        self._trusted.discard(entity)
