@@ -267,6 +267,9 @@ def test_publishing_to_nothing_is_not_found(server: Running) -> None:
         server.raw_publisher().publish(topic=TOPIC, messages=messages("a"))
     with pytest.raises(exceptions.InvalidArgument, match="Invalid resource name"):
         server.raw_publisher().publish(topic="orders", messages=messages("a"))
+    for bad in ([PubsubMessage()], messages("x" * 1001), []):  # whatever else is wrong with it
+        with pytest.raises(exceptions.NotFound):
+            server.raw_publisher().publish(topic=TOPIC, messages=bad)
 
 
 def test_what_is_no_protobuf_is_refused_and_nothing_is_stored(serve: Serve) -> None:

@@ -11,7 +11,7 @@ from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
 from inorder.core.producers import Attempt
-from inorder.errors import AlreadyExists, NotFound
+from inorder.errors import AlreadyExists, InorderError, NotFound
 from inorder.metadata import TopicMetadata
 from inorder.options import TopicOptions
 from inorder.protocol import PRODUCER_KEY
@@ -27,6 +27,7 @@ from inorder.server.schemas.service import refused
 from inorder.server.status import (
     Context,
     RawCall,
+    Refusal,
     already_exists,
     guarded,
     parsed,
@@ -88,7 +89,12 @@ class Publisher:
         topic, batch = published(raw)
         name = self._names.topic(topic)
         attempt = _attempt(context)
-        check_batch(batch, may_be_empty=attempt is not None)
+        try:
+            check_batch(batch, may_be_empty=attempt is not None)
+        except (InorderError, Refusal):
+            if not self._broker.topic_exists(name):  # which a client is to know first
+                raise topic_missing(topic) from None
+            raise
         settings = self._settings(topic)
         if settings is not None:
             try:
