@@ -254,18 +254,23 @@ class SegmentStore:
     def read(self, start: Location, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
         number = segment_of(start)
         while True:
+            last = segment_of(self._writable().end)  # asked first: a segment that has a successor has all its frames
             file, segment_end = self._segment(number, start)
+            start = max(start, first_location(number))
             stop = segment_end if end is None else min(segment_end, end)
             try:
-                yield from frames_in(file, max(start, first_location(number)), stop)
+                yield from frames_in(file, start, stop)
             except BadFrame as bad:
                 raise bad.as_damage(log_name(number)) from None
             except OSError as error:
                 raise self._stop("read", log_name(number), error) from error
-            number += 1
-            tail_end = self._writable().end
-            if number > segment_of(tail_end) or (end is not None and number << SEGMENT_SHIFT >= end):
+            if number < last:
+                number += 1
+                if end is not None and number << SEGMENT_SHIFT >= end:
+                    return
+            elif start >= stop:  # or else frames may have come meanwhile
                 return
+            start = max(start, stop)
 
     def _segment(self, number: int, start: Location) -> tuple[File, Location]:
         """A segment to read and where its frames end at the moment."""
