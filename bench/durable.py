@@ -66,6 +66,21 @@ def measure(effort: Effort) -> Iterator[Table]:
     title = f"Durable: {PUBLISHERS} tasks, each publishes one message and waits for the answer, then the next"
     yield Table(title, "messages/s", rows, _versions("nats-server"))
 
+    # The same promise on both sides: what was answered survives the end of the process, and is synced later.
+    rows = _compare(
+        partial(ours.publishers, "interval"),
+        [
+            Peer(
+                "NATS JetStream, syncs every 2 minutes (default)",
+                partial(start_peer, "nats_jetstream", False),
+                Target(4),
+            )
+        ],
+        partial(_publish_and_wait, effort.of(6_400, 640)),
+        effort,
+    )
+    yield Table(f'{title}; ours with sync="interval", every 0.1 s', "messages/s", rows)
+
 
 def _compare(our_start: Start, peers: Sequence[Peer], run: Callable[[Any], float], effort: Effort) -> list[Row]:
     """Start all that can be started, and let them take turns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +12,7 @@ from bench.peers import Missing, NewPublisher, NewQueue, Queue
 from bench.workload import OPTIONS, ORDERED, Pair
 from inorder import Message, PubSub, Subscription, Topic
 from inorder.broker import MessageQueue
+from inorder.commits import Sync
 
 TOPIC, SUBSCRIPTION = "t", "s"
 
@@ -96,15 +98,15 @@ class Publisher:
 
 
 @contextmanager
-def publishers() -> Iterator[NewPublisher]:
+def publishers(sync: Sync = "commit") -> Iterator[NewPublisher]:
     check()
-    yield _publisher
+    yield partial(_publisher, sync)
 
 
 @asynccontextmanager
-async def _publisher() -> AsyncIterator[Publisher]:
+async def _publisher(sync: Sync) -> AsyncIterator[Publisher]:
     """A topic, and a subscription that keeps what is published."""
     with TemporaryDirectory(prefix="inorder-bench-") as folder:
-        async with PubSub(f"file:{Path(folder, 'data')}") as pubsub:
+        async with PubSub(f"file:{Path(folder, 'data')}?sync={sync}") as pubsub:
             topic = await pubsub.topic(TOPIC).create()
             yield Publisher(topic, await topic.subscription(SUBSCRIPTION).create(**OPTIONS))
