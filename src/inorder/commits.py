@@ -27,14 +27,13 @@ IDLE_SECONDS = 1.0  # after which a thread ends, so that a broker that nobody us
 class Group:
     """What is written and answered together."""
 
-    __slots__ = ("answers", "body", "durable", "hidden", "stored", "sync", "values")
+    __slots__ = ("answers", "body", "durable", "stored", "sync", "values")
 
     def __init__(self) -> None:
         self.body: list[bytes] = []
-        self.stored: list[Stored] = []
-        self.hidden = 0  # batches that subscribers may see once this is durable
+        self.stored: list[Stored] = []  # batches that subscribers may see once this is durable
         self.sync = False  # somebody wants to know that it is
-        self.durable: Pending[None] = Pending()
+        self.durable: Pending[None] | None = None  # made for the first who asks for it
         self.answers: list[Pending[Any]] = []
         self.values: list[Any] = []
 
@@ -54,6 +53,7 @@ class Commits:
         self._journal = journal
         self._lock = lock
         self._sync = sync
+        self._acks_need_sync = not journal.store.outlives_its_process  # to survive the end of this one
         self._interval_seconds = interval_seconds
         self._committed = committed
         self._failed = failed
@@ -76,13 +76,13 @@ class Commits:
         group = self._group
         group.body += body
         group.stored += stored
-        group.hidden += len(stored)
 
     def answer(self, answer: Pending[Any], value: object) -> None:
         """Give this answer when all is durable that was added until now."""
-        self._group.sync = True
-        self._group.answers.append(answer)
-        self._group.values.append(value)
+        group = self._group
+        group.sync = True
+        group.answers.append(answer)
+        group.values.append(value)
 
     def waiting(self) -> bool:
         """Whether something was added that is not written yet."""
@@ -91,11 +91,14 @@ class Commits:
     def durable(self) -> Pending[None]:
         """Done when all is durable that was added until now."""
         self._group.sync = True
-        return self._group.durable
+        return self.written()
 
     def written(self) -> Pending[None]:
         """Done when all is written that was added until now, which the end of this process cannot undo."""
-        return self._group.durable
+        group = self._group
+        if group.durable is None:
+            group.durable = Pending()
+        return group.durable
 
     def write_rest(self) -> tuple[Group, Location] | None:
         """Write all that was added until now, if there is any: then the journal knows what the broker knows.
@@ -106,7 +109,7 @@ class Commits:
             return None
         group, self._group = self._group, Group()
         self._rest.append(group)
-        location = self._write_body(group.body)
+        location = self._write_body(group)
         if self._sync == "commit":
             self._sync_now()
         return group, location
@@ -155,48 +158,48 @@ class Commits:
                 # Ctrl-C, or a mistake of ours. Nobody knows what is written, and to go on might leave a hole.
                 interruption = error
                 self._fail(JournalFailed("write", "all of it", RuntimeError(f"interrupted by {error!r}")))
-            failure, rest, self._rest = self._failure, self._rest, []
+            failure, rest = self._failure, self._rest
+            if rest:
+                self._rest = []
         # Answers may run other people's code, which may publish again: so nothing is held here.
-        for written in (group, *rest):
-            if failure is None:
-                Pending.set_results(written.answers, written.values)
-                written.durable.set_result(None)
-            else:
-                for answer in (*written.answers, written.durable):
-                    answer.set_exception(failure)
+        _answer(group, failure)
+        for written in rest:
+            _answer(written, failure)
         if interruption is not None:
             raise interruption
 
     def _write_down(self, group: Group) -> None:
-        needed = group.sync or group.hidden > 0 or not self._journal.store.outlives_its_process
-        sync = self._sync == "commit" and needed
         try:
-            location = self._write_body(group.body) if group.body else None
+            location = self._write_body(group) if group.body else None
             self._unsynced = True
-            if sync:
+            if self._sync == "commit" and (group.sync or group.stored or self._acks_need_sync):
                 self._sync_now()
                 self._unsynced = False
             if location is not None:
                 self._committed(group, location)
         except InorderError as error:
             self._fail(error)
-        if self._unsynced and self._sync != "none" and self._sync_at is None:
+        if self._unsynced and self._sync_at is None and self._sync != "none":
             self._sync_at = monotonic() + self._interval_seconds
             self.soon()  # somebody must see to it
 
-    def _write_body(self, body: list[bytes]) -> Location:
+    def _write_body(self, group: Group) -> Location:
+        body = b"".join(group.body)
         location = self._journal.write(body)
-        self.counters.commits += 1
-        self.counters.written_bytes += sum(map(len, body))
+        counters = self.counters
+        counters.commits += 1
+        counters.written_bytes += len(body)
         return location
 
     def _sync_now(self) -> None:
         began = monotonic()
         self._journal.sync()
         seconds = monotonic() - began
-        self.counters.syncs += 1
-        self.counters.sync_seconds += seconds
-        self.counters.slowest_sync_seconds = max(self.counters.slowest_sync_seconds, seconds)
+        counters = self.counters
+        counters.syncs += 1
+        counters.sync_seconds += seconds
+        if seconds > counters.slowest_sync_seconds:
+            counters.slowest_sync_seconds = seconds
 
     def _run(self) -> None:
         while not self._stopping:
@@ -214,7 +217,8 @@ class Commits:
                 asked, self._asked = self._asked, False
             if asked:
                 self._write()
-            self._sync_in_time()
+            if self._sync_at is not None:  # or to wait for another thread that writes would be for nothing
+                self._sync_in_time()
 
     def _sync_in_time(self) -> None:
         """What was written is synced within the interval after the first of it was."""
@@ -232,3 +236,16 @@ class Commits:
     def _fail(self, error: InorderError) -> None:
         self._failure = error
         self._failed(error)
+
+
+def _answer(group: Group, failure: InorderError | None) -> None:
+    """Tell whoever waits for this group how it went."""
+    if failure is None:
+        Pending.set_results(group.answers, group.values)
+        if group.durable is not None:
+            group.durable.set_result(None)
+    else:
+        for answer in group.answers:
+            answer.set_exception(failure)
+        if group.durable is not None:
+            group.durable.set_exception(failure)

@@ -374,10 +374,10 @@ class Turns:
     def _committed(self, group: Group, location: Location) -> None:
         """A group of turns is on disk: what was published by them becomes visible."""
         assert self._journal is not None
-        if group.hidden:
+        if group.stored:
             with self._lock:
                 self._journal.written(location, group.stored)
-                self._reveal(group.hidden)
+                self._reveal(len(group.stored))
                 calls = self._end_turn()
             for call in calls:
                 call()
@@ -392,7 +392,7 @@ class Turns:
             if written := self._commits.write_rest():  # or the books would be ahead of the journal
                 rest, location = written
                 self._journal.written(location, rest.stored)
-                self._reveal(rest.hidden)
+                self._reveal(len(rest.stored))
             book = self._state.book()
             finish = self._journal.snapshot(book)
             calls = self._end_turn()

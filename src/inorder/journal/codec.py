@@ -221,12 +221,12 @@ def _published(event: Published, serial: int) -> Iterable[bytes]:
         plain = map(sum, zip(map(len, data), _lengths(key_offsets), strict=True))
         some = _json((attributes, [size - known for size, known in zip(sizes, plain, strict=True)]))
     missed = _json({name: missed_of(records, refused[name]) for name in refused}) if refused else b""
-    blob = b"".join(data)
-    header = _PUBLISHED.pack(
-        serial, first, len(records), stored_us, size, len(joined), len(blob), len(some), len(missed), bool(times)
-    )
-    parts = (header, missed, _pack("I", key_offsets), _pack("I", data_offsets), joined, blob, some, times)
-    return (_ENTRY.pack(PUBLISHED, sum(map(len, parts))), *parts)
+    offsets = _pack("I", key_offsets + data_offsets)
+    lengths = len(joined), data_offsets[-1], len(some), len(missed)
+    header = _PUBLISHED.pack(serial, first, len(records), stored_us, size, *lengths, bool(times))
+    entry = _ENTRY.pack(PUBLISHED, _PUBLISHED.size + len(offsets) + sum(lengths) + len(times))
+    # The data as it is: it is put together once, when the frame is written.
+    return (entry + header, missed, offsets, joined, *data, some, times)
 
 
 def columns_entry(columns: Columns) -> bytes:
@@ -238,9 +238,10 @@ def columns_entry(columns: Columns) -> bytes:
 
 def _acked(event: Acked) -> Iterable[bytes]:
     name, _, records = event
-    positions = [record[POSITION] for record in records if type(record[DATA]) is not Gap]
-    if len(positions) < len(records):
+    if Gap in {type(record[DATA]) for record in records}:
         positions = positions_of(records)
+    else:
+        positions = [record[POSITION] for record in records]
     first, count = min(positions), len(positions)
     is_run = max(positions) - first == count - 1
     numbers = _pack("Q", [first] if is_run else positions)

@@ -45,10 +45,10 @@ class Journal:
         """Where the messages of a topic are read again."""
         return JournalHistory(self.store, serial, self._indexes.setdefault(serial, TopicIndex()))
 
-    def write(self, body: list[bytes]) -> Location:
+    def write(self, body: bytes) -> Location:
         """Append a frame."""
-        location = self.store.append(body)
-        self.unsaved += sum(map(len, body))
+        location = self.store.append((body,))
+        self.unsaved += len(body)
         return location
 
     def sync(self) -> None:

@@ -126,22 +126,23 @@ class SegmentStore:
 
     def append(self, body: Sequence[bytes]) -> Location:
         data = b"".join(body)
+        size = FRAME_HEADER + len(data)
         with self._writing:
-            tail = self._writable()
-            size = FRAME_HEADER + len(data)
-            if (tail.end & OFFSET_MASK) + size > self._segment_bytes:
-                tail = self._next_segment(tail)
-            location = tail.end
-            if (location & OFFSET_MASK) + size > self._filled:
-                self._make_room(tail, (location & OFFSET_MASK) + size)
+            file, location = tail = self._writable()
+            at = location & OFFSET_MASK
+            if at + size > self._segment_bytes:
+                file, location = tail = self._next_segment(tail)
+                at = location & OFFSET_MASK
+            if at + size > self._filled:
+                self._make_room(tail, at + size)
             header = frame_header(location, self._durable, data)
             try:
-                written = tail.file.write(location & OFFSET_MASK, (header, data))
+                written = file.write(at, (header, data))
                 if written != size:
-                    write_all(tail.file, (location & OFFSET_MASK) + written, (header + data)[written:])
+                    write_all(file, at + written, (header + data)[written:])
             except OSError as error:
                 raise self._stop("write", log_name(segment_of(location)), error) from error
-            self._tail = _Tail(tail.file, location + size)
+            self._tail = _Tail(file, location + size)
             return location
 
     def _make_room(self, tail: _Tail, needed: int) -> None:
