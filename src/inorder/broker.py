@@ -410,24 +410,20 @@ class MessageQueue(Turns):
             if found is None or answer(found[0].name, (found[1],)):
                 raise InvalidAckId(one)
             return
-        given: object = ack_id
-        # Bytes are several numbers, which is not what anybody means by them.
-        if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray):
-            raise InvalidArgument(f"ack_id: expected a string, or several, not {type(given).__name__}")
-        ack_ids = list(given)
+        ack_ids = ack_id if type(ack_id) is list else _several(ack_id)
         invalid: list[str] = []
-        leases: dict[tuple[str, str], Sequence[int]] = {}  # by subscription and prefix
         if pulled := self._pulled_together(ack_ids):
-            leases[pulled[0].name, pulled[0].ack_id_prefix] = pulled[1]
+            subscription, together = pulled
+            invalid += [f"{subscription.ack_id_prefix}{lease}" for lease in answer(subscription.name, together)]
         else:
+            leases: dict[tuple[str, str], list[int]] = {}  # by subscription and prefix
             for one in dict.fromkeys(map(_text, ack_ids)):
                 if found := self._state.find_lease(one):
-                    of_one = leases.setdefault((found[0].name, found[0].ack_id_prefix), [])
-                    of_one.append(found[1])  # type: ignore[attr-defined]
+                    leases.setdefault((found[0].name, found[0].ack_id_prefix), []).append(found[1])
                 else:
                     invalid.append(one)
-        for (name, prefix), of_name in leases.items():
-            invalid += [f"{prefix}{lease}" for lease in answer(name, of_name)]
+            for (name, prefix), of_name in leases.items():
+                invalid += [f"{prefix}{lease}" for lease in answer(name, of_name)]
         if invalid:
             raise InvalidAckId(*invalid)
 
@@ -437,8 +433,8 @@ class MessageQueue(Turns):
         if leased is None:
             return self._state.find_run(ack_ids)
         prefix, leases = leased
-        found = self._state.find_lease(f"{prefix}{leases[0]}")
-        return None if found is None else (found[0], leases)
+        subscription = self._state.of_ack_ids(prefix)
+        return None if subscription is None else (subscription, leases)
 
     # -- keys, replay and what is going on ---------------------------------------------------------
 
@@ -588,6 +584,13 @@ class _Source:
             answer.set_exception(error)
         else:
             self._broker.durable().hand_to(answer)
+
+
+def _several(ack_ids: object) -> list[AckId]:
+    # Bytes are several numbers, which is not what anybody means by them.
+    if not isinstance(ack_ids, Iterable) or isinstance(ack_ids, bytes | bytearray):
+        raise InvalidArgument(f"ack_id: expected a string, or several, not {type(ack_ids).__name__}")
+    return list(ack_ids)
 
 
 def _text(ack_id: AckId) -> str:

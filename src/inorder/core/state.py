@@ -277,6 +277,10 @@ class State:
             subscription.forsake(consumer)
         return None, (), ()
 
+    def of_ack_ids(self, prefix: str) -> Subscription | None:
+        """The subscription whose ack ids begin so."""
+        return self._by_ack_prefix.get(prefix)
+
     def find_lease(self, ack_id: object) -> tuple[Subscription, int] | None:
         """The subscription and lease number that an ack id names, if it can be one."""
         prefix, dash, number = str(ack_id).rpartition("-")
