@@ -392,7 +392,6 @@ class Publisher:
             self._under_way -= request.keys
             self._count(-len(request.batch[0]), -request.size)
             if error is None:
-                self._todo.append(partial(self._succeed, request.answers, request.results(answered.result())))
                 self._go_on(request.keys)
             else:
                 self._todo.append(partial(self._fail, request.answers, error))
@@ -400,6 +399,8 @@ class Publisher:
             self._let_in()
             if self._collecting:
                 self._send_unless_busy()
+            if error is None:  # last: the broker has the next request before those are woken who make more of them
+                self._todo.append(partial(self._succeed, request.answers, request.results(answered.result())))
 
     def _go_on(self, keys: Iterable[str]) -> None:
         """Send what waits behind these keys, of each the first batch."""
