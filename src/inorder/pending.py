@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 
-# One lock for all: it is held for a few instructions, and only to hand over between two threads.
-_handover = threading.Lock()
 _UNSET: Any = object()
 
 _log = logging.getLogger(__name__)
@@ -38,7 +36,9 @@ class Pending(Generic[T]):
     def __init__(self) -> None:
         self._value: Any = _UNSET
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Pending[T]], None]] | None = None
+        # Nobody needs a lock: whoever finishes this sets the result and then looks here, whoever waits comes here and
+        # then looks for the result, and of two who call those that wait each takes one at a time.
+        self._callbacks: list[Callable[[Pending[T]], None]] = []
 
     @classmethod
     def of(cls, value: T) -> Pending[T]:
@@ -113,8 +113,8 @@ class Pending(Generic[T]):
 
     def set_result(self, value: T) -> None:
         self._value = value
-        if self._callbacks is not None:
-            Pending._hand_over((self,))
+        if self._callbacks:
+            self._hand_over()
 
     @staticmethod
     def set_results(pendings: Iterable[Pending[U]], values: Iterable[U]) -> None:
@@ -122,15 +122,15 @@ class Pending(Generic[T]):
         awaited: list[Pending[U]] = []
         for pending, value in zip(pendings, values):  # noqa: B905 - strict costs time here
             pending._value = value
-            if pending._callbacks is not None:
+            if pending._callbacks:
                 awaited.append(pending)
-        if awaited:
-            Pending._hand_over(awaited)
+        for pending in awaited:
+            pending._hand_over()
 
     def set_exception(self, error: BaseException) -> None:
         self._error = error
-        if self._callbacks is not None:
-            Pending._hand_over((self,))
+        if self._callbacks:
+            self._hand_over()
 
     def _settle_by(self, call: Callable[[], T]) -> None:
         try:
@@ -159,12 +159,9 @@ class Pending(Generic[T]):
         It must not wait: that thread may be the one that runs the timers of the whole process, or a loop.
         What it raises is logged: neither who finishes this nor who else waits for it can help.
         """
-        with _handover:
-            if self._callbacks is None:
-                self._callbacks = []
-            self._callbacks.append(callback)
+        self._callbacks.append(callback)
         if self._value is not _UNSET or self._error is not None:
-            Pending._hand_over((self,))  # perhaps since a moment ago, and its thread has not seen the callback
+            self._hand_over()  # perhaps since a moment ago, and its thread has not seen the callback
 
     def __await__(self) -> Generator[Any, None, T]:
         # Written out, as this is most of what waiting costs: a task waits for every message that it publishes.
@@ -172,7 +169,9 @@ class Pending(Generic[T]):
             loop = _running_loop()
             woken: asyncio.Future[None] = loop.create_future()
             finished = partial(_alarm_of(loop).wake, woken)
-            self.add_done_callback(finished)
+            self._callbacks.append(finished)
+            if self._value is not _UNSET or self._error is not None:
+                self._hand_over()
             try:
                 yield from woken
             except BaseException:  # who waited was cancelled
@@ -195,26 +194,23 @@ class Pending(Generic[T]):
             self._forget(finished)
             raise DeadlineExceeded(f"no answer within {timeout} s")
 
-    @staticmethod
-    def _hand_over(pendings: Iterable[Pending[U]]) -> None:
-        """These are done: call whoever waits for them."""
-        calls: list[tuple[Pending[U], list[Callable[[Pending[U]], None]] | None]] = []
-        with _handover:
-            for pending in pendings:
-                calls.append((pending, pending._callbacks))
-                pending._callbacks = None
-        for pending, callbacks in calls:
-            for callback in callbacks or ():
-                try:
-                    callback(pending)
-                except Exception:
-                    _log.exception("a callback of a pending result failed")
+    def _hand_over(self) -> None:
+        """This is done: call whoever waits for it."""
+        callbacks = self._callbacks
+        while callbacks:
+            try:
+                callback = callbacks.pop(0)
+            except IndexError:  # another thread was faster
+                return
+            try:
+                callback(self)
+            except Exception:
+                _log.exception("a callback of a pending result failed")
 
     def _forget(self, callback: Callable[[Pending[T]], None]) -> None:
         """Somebody stopped waiting: a result that takes long must not collect them."""
-        with _handover:
-            if self._callbacks and callback in self._callbacks:
-                self._callbacks.remove(callback)
+        with contextlib.suppress(ValueError):  # it was called meanwhile
+            self._callbacks.remove(callback)
 
 
 class _Alarm:

@@ -266,16 +266,16 @@ class Publisher:
 
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
         key, _, _, size = entry
-        batching, collecting = self._options.batching, self._collecting
+        batching = self._options.batching
+        batch = self._collecting.get(key)
         # While all keys together have few bytes, each of them has: then nobody need add up its own.
         few = self._bytes + size < batching.max_bytes
-        if not few and key in collecting and _bytes_of(collecting[key]) + size > batching.max_bytes:
+        if batch is not None and not few and _bytes_of(batch) + size > batching.max_bytes:
             self._send([self._take_out(key)])
-        if key in collecting:
-            batch = collecting[key]
-            batch.append((entry, answer))
-        else:
-            batch = collecting[key] = [(entry, answer)]
+            batch = None
+        if batch is None:
+            batch = self._collecting[key] = []
+        batch.append((entry, answer))
         self._collected += 1
         self._messages += 1
         self._bytes += size
