@@ -1,7 +1,7 @@
 """A result on its way: `.result()` blocks a thread, `await` suspends a task.
 
 `concurrent.futures.Future` makes a lock and a condition for each result, which costs more than the
-whole publish of a message. Here nothing is made until somebody has to wait.
+whole publish of a message. Here there is no lock, and nothing to wait with until somebody has to.
 """
 
 from __future__ import annotations
