@@ -23,7 +23,7 @@ from inorder.errors import (
     TopicNotFound,
     Unavailable,
 )
-from inorder.journal.incoming import INCOMING
+from inorder.journal.incoming import INCOMING, Incoming
 from inorder.options import SLOTS
 from inorder.patterns import slot_of
 from inorder.protocol.arrow import packed, unpacked
@@ -259,7 +259,7 @@ def test_a_commit_survives_a_restart_and_so_does_that_it_was_made(tmp_path: Path
 def test_an_owner_that_died_while_it_forgot_an_epoch_is_not_stuck(server: Running, ours: Extensions) -> None:
     part = staged(ours, "a1")
     assert server.broker.folder is not None
-    folder = server.broker.folder / INCOMING / "w"
+    (folder,) = (server.broker.folder / INCOMING).iterdir()
     os.link(folder / part, folder / "kept")
     commit(ours, part)
     saved = {name: (folder / name).read_bytes() for name in os.listdir(folder) if name.endswith(".commit")}
@@ -281,6 +281,30 @@ def test_parts_are_discarded_unless_they_are_committed(server: Running, ours: Ex
     commit(ours, part)
     ours.DiscardParts(topic=TOPIC, writer="w", epoch=0, parts=[part])
     assert received(server) == ["a2"]
+
+
+def test_a_writer_of_another_topic_is_another_whatever_its_name(server: Running, ours: Extensions) -> None:
+    server.broker.register_topic("others")
+    other = f"{TOPIC[:-6]}others"
+    part = staged(ours, "a1")
+    with pytest.raises(FailedPrecondition, match="was never staged"):
+        ours.CommitEpoch(topic=other, writer="w", epoch=0, parts=[part])
+    ours.DiscardParts(topic=other, writer="w", epoch=0, parts=[part])
+    assert ours.CommitEpoch(topic=other, writer="w", epoch=0, parts=[]).first
+    server.broker.take_in()
+    assert commit(ours, part)
+    server.broker.unregister_topic("others")
+    assert received(server) == ["a1"]
+
+
+def test_what_a_writer_published_by_the_folder_it_does_not_publish_again_by_the_wire(
+    server: Running, ours: Extensions
+) -> None:
+    assert server.broker.folder is not None
+    Incoming(server.broker.folder).commit("w", 3, "orders", [])
+    server.broker.take_in()
+    assert not commit(ours, epoch=3)
+    assert commit(ours, epoch=4)
 
 
 def other_columns(**columns: Any) -> bytes:

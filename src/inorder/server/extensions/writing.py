@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
+from typing import TypeAlias
 
 from google.protobuf import empty_pb2
 
@@ -15,6 +17,10 @@ from inorder.server.admin import Admin
 from inorder.server.extensions.folders import folder_of
 from inorder.server.names import Names
 from inorder.server.status import Context, RawCall, topic_missing, unary
+
+_READABLE = 150  # letters of a writer's name that are still there in that of its folder
+
+OfWriter: TypeAlias = v1.StagePartRequest | v1.CommitEpochRequest | v1.DiscardPartsRequest
 
 
 class Writing:
@@ -43,7 +49,7 @@ class Writing:
         return v1.OpenProducerResponse(epoch=epoch)
 
     async def stage_part(self, request: v1.StagePartRequest, context: Context) -> v1.StagePartResponse:
-        incoming = self._incoming(request)
+        incoming, writer = self._incoming(request), _writer(request)
 
         def stage() -> str:
             from inorder.journal.columns import checked
@@ -51,7 +57,7 @@ class Writing:
 
             messages = [batch for rows in unpacked(request.batches) for batch in checked(rows)]
             try:
-                return incoming.stage(request.writer, request.epoch, messages)
+                return incoming.stage(writer, request.epoch, messages)
             except OSError as error:
                 raise Unavailable(f"the part could not be written: {error}") from None
 
@@ -59,13 +65,15 @@ class Writing:
 
     async def commit_epoch(self, request: v1.CommitEpochRequest, context: Context) -> v1.CommitEpochResponse:
         """Answered when the epoch is sure to be published, which happens a moment later."""
-        incoming = self._incoming(request)
-        topic, writer, epoch, parts = self._names.topic(request.topic), request.writer, request.epoch, [*request.parts]
+        incoming, writer = self._incoming(request), _writer(request)
+        topic, epoch, parts = self._names.topic(request.topic), request.epoch, [*request.parts]
         check_parts(epoch, parts)
 
         def commit() -> bool:
             # In this order: what is taken in has first been written, and is then no longer committed.
             if incoming.is_committed(writer, epoch) or self._broker.has_written(topic, writer, epoch):
+                return False
+            if self._broker.has_written(topic, request.writer, epoch):  # by who had the folder
                 return False
             if missing := incoming.missing(writer, parts):
                 raise FailedPrecondition(f"part {missing[0]!r} was never staged, or discarded since: stage it again")
@@ -80,8 +88,8 @@ class Writing:
             raise topic_missing(request.topic) from None
 
     async def discard_parts(self, request: v1.DiscardPartsRequest, context: Context) -> empty_pb2.Empty:
-        incoming = self._incoming(request)
-        writer, epoch, parts = request.writer, request.epoch, [*request.parts]
+        incoming, writer = self._incoming(request), _writer(request)
+        epoch, parts = request.epoch, [*request.parts]
         check_parts(epoch, parts)
 
         def discard() -> None:
@@ -91,7 +99,7 @@ class Writing:
         await self._admin.run(discard)
         return empty_pb2.Empty()
 
-    def _incoming(self, request: v1.StagePartRequest | v1.CommitEpochRequest | v1.DiscardPartsRequest) -> Incoming:
+    def _incoming(self, request: OfWriter) -> Incoming:
         """Where to write what is asked for, which is checked as far as all calls have it in common."""
         folder = folder_of(self._broker)
         if not self._broker.topic_exists(self._names.topic(request.topic)):
@@ -99,3 +107,9 @@ class Writing:
         check_writer(request.writer)
         check_whole("epoch", request.epoch, at_least=0)
         return Incoming(folder)
+
+
+def _writer(request: OfWriter) -> str:
+    """A writer of this topic alone: under the same name others may write to topics that are theirs."""
+    digest = sha256(f"{request.topic} {request.writer}".encode()).hexdigest()
+    return f"{request.writer[:_READABLE]}~{digest[:32]}"
