@@ -59,6 +59,9 @@ def test_a_topic_is_created_shown_and_deleted(server: Running) -> None:
         "projects/sh op/topics/orders",
         "projects/shop/subscriptions/orders",
         "projects/shop/topics/_deleted-topic_",
+        "projects/shop/topics/projects/shop/topics/orders",
+        "projects/inorder/topics/projects/inorder/topics/orders",
+        "projects/inorder/topics/projects/shop/topics/orders",
     ],
 )
 def test_names_are_those_of_pubsub(serve: Serve, name: str) -> None:

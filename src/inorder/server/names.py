@@ -17,7 +17,8 @@ from inorder.server.status import Refusal, invalid
 MIN_LENGTH = 3
 DELETED_TOPIC = "_deleted-topic_"  # what a subscription shows whose topic is gone
 _PROJECT = re.compile(r"projects/([A-Za-z0-9\-_.:]+)")
-_RESOURCE = re.compile(r"(projects/[A-Za-z0-9\-_.:]+)/(topics|subscriptions|snapshots)/(.+)")
+# A name has no slash: the broker would take that of a resource within it for that resource, past what it is called by.
+_RESOURCE = re.compile(r"(projects/[A-Za-z0-9\-_.:]+)/(topics|subscriptions|snapshots)/([^/]+)")
 _KINDS = {"topics": "topic", "subscriptions": "subscription", "snapshots": "snapshot"}
 
 
