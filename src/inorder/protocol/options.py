@@ -28,7 +28,7 @@ def changes_of(text: str) -> dict[str, Any]:
     """Some options by their names; whether they are right is for whoever puts them beside the others."""
     try:
         found = json.loads(text) if text else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"options: not JSON, {error}") from None
     if not isinstance(found, dict):
         raise InvalidArgument(f"options: a JSON object, not {text[:100]}")

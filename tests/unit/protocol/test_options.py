@@ -45,6 +45,7 @@ def test_changes_may_be_values_or_mappings() -> None:
     ("text", "words"),
     [
         ("{", "options: not JSON"),
+        ('{"annotations":' * 100_000, "options: not JSON"),
         ("[1]", "options: a JSON object, not"),
         ('{"ack_deadlin": 1}', "did you mean"),
         ('{"ack_deadline_seconds": NaN}', "ack_deadline_seconds: above 0, up to 600, not nan"),
