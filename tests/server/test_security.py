@@ -151,6 +151,16 @@ _NO_CALLS = {
 
 NEEDS: list[tuple[str, Any, list[tuple[str, str]]]] = [
     (f"/{PUBLISHER}/Publish", publish(), [("publish", TOPIC)]),
+    (
+        f"/{PUBLISHER}/CreateTopic",
+        pubsub.Topic.pb()(name=TOPIC, schema_settings={"schema": "projects/shop/schemas/one"}),
+        [("admin", TOPIC), ("publish", "projects/shop/schemas/one")],  # or any other to the schema
+    ),
+    (
+        f"/{PUBLISHER}/UpdateTopic",
+        pubsub.UpdateTopicRequest.pb()(topic={"name": TOPIC, "schema_settings": {"schema": "_deleted-schema_"}}),
+        [("admin", TOPIC)],
+    ),
     (f"/{SUBSCRIBER}/StreamingPull", StreamingPullRequest(subscription=SUBSCRIPTION), [("subscribe", SUBSCRIPTION)]),
     (
         f"/{SUBSCRIBER}/CreateSubscription",

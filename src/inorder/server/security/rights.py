@@ -16,6 +16,7 @@ from google.iam.v1 import iam_policy_pb2
 from google.pubsub_v1.types import pubsub, schema
 
 from inorder.protocol import inorder_v1_pb2 as extensions
+from inorder.server.schemas.book import DELETED_SCHEMA
 from inorder.server.security.tokens import RIGHTS, Right, Token
 from inorder.server.status import invalid, parsed
 
@@ -95,6 +96,17 @@ def _schema(rights: tuple[Right, ...], kind: Any) -> Claim:
     return Claim(rights, "name", find)
 
 
+def _schema_of_topic(kind: Any, path: str) -> Claim:
+    """The schema by which a topic judges its messages, unless it has gone and cannot be told anything of."""
+
+    def find(raw: bytes) -> Iterator[str]:
+        name = _at(parsed(kind, raw), path)
+        if name and name != DELETED_SCHEMA:
+            yield name
+
+    return Claim(LOOK, path, find)
+
+
 def _new_schema(raw: bytes) -> Iterator[str]:
     request = parsed(schema.CreateSchemaRequest.pb(), raw)
     yield f"{request.parent}/schemas/{request.schema_id}"
@@ -135,8 +147,14 @@ def _listed_subscriptions(raw: bytes) -> Iterator[str]:
 
 _RULES: Mapping[str, Mapping[str, Rule]] = {
     "google.pubsub.v1.Publisher": {
-        "CreateTopic": (_first(ADMIN, "name"),),
-        "UpdateTopic": (_field(ADMIN, pubsub.UpdateTopicRequest.pb(), "topic.name"),),
+        "CreateTopic": (
+            _first(ADMIN, "name"),
+            _schema_of_topic(pubsub.Topic.pb(), "schema_settings.schema"),
+        ),
+        "UpdateTopic": (
+            _field(ADMIN, pubsub.UpdateTopicRequest.pb(), "topic.name"),
+            _schema_of_topic(pubsub.UpdateTopicRequest.pb(), "topic.schema_settings.schema"),
+        ),
         "Publish": (_first(PUBLISH, "topic"),),
         "GetTopic": (_first(LOOK, "topic"),),
         "ListTopics": (_first(ADMIN, "project"),),
