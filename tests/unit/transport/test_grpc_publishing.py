@@ -4,9 +4,18 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 from google.pubsub_v1.types import pubsub
 
-from inorder.errors import InorderError, KeyPaused, OutOfSequence, QueueFull, TopicNotFound, Unavailable
+from inorder.errors import (
+    InorderError,
+    KeyPaused,
+    OutOfSequence,
+    QueueFull,
+    TopicNotFound,
+    Unauthenticated,
+    Unavailable,
+)
 from inorder.message import Message, batch_of
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
@@ -125,6 +134,33 @@ def test_behind_a_batch_that_is_refused_its_keys_fail_and_others_go_on_under_ano
     assert isinstance(same_key.exception(), KeyPaused)
     assert isinstance(mixed.exception(), TopicNotFound), "c1 has no key that is paused"
     assert other_key.result() == ["id-b1"]
+
+
+@pytest.mark.parametrize("error", [Unavailable("cut"), Unauthenticated("The token is no longer valid.")])
+def test_what_may_have_been_stored_is_not_sent_again_under_another_name(error: InorderError) -> None:
+    server = Server()
+    server.timeout_seconds = 0.0  # it is tried again, and once more is too long
+    outlet = outlet_of(server)
+    first, behind, third = publish(outlet, "a1"), publish(outlet, "b1"), publish(outlet, "c1")
+    not_sent, same_key = publish(outlet, "d1"), publish(outlet, "b2")
+    later = [publish(outlet, "e1"), publish(outlet, "b3")]
+    while not first.done():
+        *in_doubt, refused = server.take(MAX_UNDER_WAY)
+        for one in in_doubt:
+            one.fail(error)  # perhaps all three were stored before that
+        refused.fail(OutOfSequence("3"))
+        wait_until(lambda: first.done() or server.sent)
+    sent = server.take(2)
+    assert behind.done()
+    assert third.done()
+    for answer in (first, behind, third):
+        assert isinstance(answer.exception(), type(error))
+    assert isinstance(same_key.exception(), KeyPaused)
+    assert isinstance(later[1].exception(), KeyPaused)
+    assert [one.texts for one in sent] == [["d1"], ["e1"]]
+    for one in sent:
+        one.store()
+    assert (not_sent.result(), later[0].result()) == (["id-d1"], ["id-e1"])
 
 
 def test_of_batches_that_are_refused_together_each_is_tried_alone() -> None:

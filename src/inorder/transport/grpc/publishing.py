@@ -21,8 +21,10 @@ from inorder.errors import (
     KeyPaused,
     NotFound,
     OutOfSequence,
+    PermissionDenied,
     ProducerFenced,
     TopicNotFound,
+    Unauthenticated,
     Unavailable,
 )
 from inorder.message import Batch
@@ -41,6 +43,9 @@ MAX_MESSAGES = 1_000
 MAX_BYTES = 9_000_000
 
 MAX_UNDER_WAY = 4  # one request is made while others travel, are stored, and are read
+
+# After these nobody knows whether a request was stored: its answer was lost, or its token was revoked meanwhile.
+_DOUBTFUL = (Unavailable, Unauthenticated, PermissionDenied)
 
 
 class Handed:
@@ -258,7 +263,7 @@ class Outlet:
         return now - self._failing_since > self._calls.timeout_seconds
 
     def _give_up(self, error: InorderError | None) -> list[tuple[Handed, BaseException]]:
-        """The first was refused, and nothing after it was stored; returns what fails of it, and why."""
+        """The first was refused, and nothing after it was stored; or nobody knows. Returns what fails, and why."""
         if isinstance(error, ProducerFenced):
             self._fenced = error
             return [(part, error) for part in self._all_parts()]
@@ -267,12 +272,19 @@ class Outlet:
         if error is None or (isinstance(error, OutOfSequence) and self._once):
             return []  # the topic is another one, or we were silent for too long: all of it goes again
         refused = self._under_way.popleft()
-        if len(refused.parts) > 1 and not isinstance(error, Unavailable):
+        doubtful = isinstance(error, _DOUBTFUL)
+        if len(refused.parts) > 1 and not doubtful:
             # One of the batches was meant: each by itself tells which.
             alone = [Request([part], publish_request(self._resource, [part.batch])) for part in refused.parts]
             self._under_way.extendleft(reversed(alone))
             return []
-        keys = {key for part in refused.parts for key in part.batch[0] if key}
+        failed = [(part, error) for part in refused.parts]
+        if doubtful:
+            # So is what was sent behind it: under the new name it might be stored once more.
+            lost = [request for request in self._under_way if isinstance(request.error, _DOUBTFUL)]
+            failed += [(part, request.error or error) for request in lost for part in request.parts]
+            self._under_way = deque(request for request in self._under_way if request not in lost)
+        keys = {key for part, _ in failed for key in part.batch[0] if key}
         behind = [part for request in self._under_way for part in request.parts]
         left = [part for part in behind if not part.any_of(keys)]
         late = [part for part in (*behind, *self._waiting) if part.any_of(keys)]
@@ -280,7 +292,7 @@ class Outlet:
             self._under_way = deque(Request([part], publish_request(self._resource, [part.batch])) for part in left)
             self._waiting = deque(part for part in self._waiting if not part.any_of(keys))
         return [
-            *((part, error) for part in refused.parts),
+            *failed,
             # A batch that has others too shares their fate, and is told what it was.
             *((part, KeyPaused(part.any_of(keys)) if part.only_of(keys) else error) for part in late),
         ]
