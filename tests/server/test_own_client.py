@@ -1,10 +1,15 @@
 """`PubSub` over the wire where there are several: names of producers, and what one leaves to the others."""
 
+from dataclasses import asdict
+from itertools import islice
+
 import pytest
 
 from inorder import PubSub
 from inorder.errors import InvalidArgument, KeyPaused, ProducerFenced
 from inorder.message import Message
+from inorder.protocol.options import changes_of, to_json
+from inorder.server.extensions import delivery, keys, resources
 
 from .conftest import Running
 
@@ -80,3 +85,24 @@ def test_a_name_is_checked(server: Running) -> None:
     for name in ("", "n" * 201):
         with pytest.raises(InvalidArgument, match="producer: a string of 1 to 200 characters"):
             PubSub(f"grpc://{server.address}?producer={name}")
+
+
+def test_a_client_goes_by_what_it_knows_of_options_and_counters_of_a_later_server(
+    server: Running, plain: PubSub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def later(options: object) -> str:
+        return to_json({**changes_of(to_json(options)), "of_a_later_version": True})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(resources, "to_json", later)
+    monkeypatch.setattr(delivery, "to_json", later)
+    monkeypatch.setattr(
+        keys, "asdict", lambda found: {**asdict(found), "counters": {**asdict(found)["counters"], "of_a_later_one": 1}}
+    )
+    publish(plain, "a", "k")
+    with client(server) as pubsub:
+        assert pubsub.topic("orders").metadata().result().published == 1
+        assert pubsub.subscription("all").metadata().result().options.max_outstanding_per_key == 100
+        assert pubsub.subscription("all").metrics().result().counters.delivered == 0
+        (batch,) = islice(pubsub.subscription("all").batches(1), 1)
+        assert [message.data for message in batch] == [b"a"]
+    plain.close().result()

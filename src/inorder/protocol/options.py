@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from inorder.errors import InvalidArgument
-from inorder.options import SubscriptionOptions, TopicOptions, build
+from inorder.options import (
+    DeadLetterPolicy,
+    FlowControl,
+    QueueLimits,
+    RetryPolicy,
+    SubscriptionOptions,
+    TopicOptions,
+    build,
+)
 
 T = TypeVar("T", TopicOptions, SubscriptionOptions)
+
+_NESTED: Mapping[str, type[Any]] = {
+    "retry_policy": RetryPolicy,
+    "dead_letter_policy": DeadLetterPolicy,
+    "flow_control": FlowControl,
+    "queue_limits": QueueLimits,
+}
 
 
 def to_json(options: TopicOptions | SubscriptionOptions | Mapping[str, Any]) -> str:
@@ -22,6 +37,20 @@ def to_json(options: TopicOptions | SubscriptionOptions | Mapping[str, Any]) -> 
 def from_json(kind: type[T], text: str) -> T:
     """Options, checked; an empty text asks for nothing in particular."""
     return build(kind, changes_of(text))
+
+
+def told(kind: type[T], text: str) -> T:
+    """Options as a server tells them. A later one may have more: those that are not known here are left out."""
+    found = _known(kind, changes_of(text))
+    for name, nested in _NESTED.items():
+        if isinstance(found.get(name), dict):
+            found[name] = _known(nested, found[name])
+    return build(kind, found)
+
+
+def _known(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in given.items() if name in names}
 
 
 def changes_of(text: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from inorder.options import (
     SubscriptionOptions,
     TopicOptions,
 )
-from inorder.protocol.options import changes_of, from_json, to_json
+from inorder.protocol.options import changes_of, from_json, to_json, told
 
 ALL = SubscriptionOptions(
     enable_message_ordering=True,
@@ -32,6 +32,14 @@ ALL = SubscriptionOptions(
 @pytest.mark.parametrize("options", [ALL, SubscriptionOptions(), TopicOptions(), TopicOptions(annotations="x")])
 def test_options_come_back(options: SubscriptionOptions | TopicOptions) -> None:
     assert from_json(type(options), to_json(options)) == options
+    assert told(type(options), to_json(options)) == options
+
+
+def test_what_a_later_server_tells_besides_is_left_out() -> None:
+    plain = changes_of(to_json(ALL))
+    for nested in (plain, plain["retry_policy"], plain["dead_letter_policy"], plain["queue_limits"]):
+        nested["of_a_later_version"] = {"any": "thing"}
+    assert told(SubscriptionOptions, to_json(plain)) == ALL
 
 
 def test_changes_may_be_values_or_mappings() -> None:

@@ -21,7 +21,7 @@ from inorder.metadata import (
 from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.protocol.options import from_json, to_json
+from inorder.protocol.options import to_json, told
 from inorder.transport.address import Address
 from inorder.transport.grpc.calls import Calls
 from inorder.transport.grpc.found import if_found
@@ -142,7 +142,9 @@ class OwnServer:
     def metrics(self, subscription: str) -> Pending[Metrics]:
         def metrics(found: v1.MetricsResponse) -> Metrics:
             gauges = {field.name: getattr(found, field.name) for field in fields(Metrics) if field.name != "counters"}
-            return Metrics(Counters(**found.counters), **gauges)
+            # A later server may count more, and one before may have counted less.
+            counters = {field.name: found.counters.get(field.name, 0) for field in fields(Counters)}
+            return Metrics(Counters(**counters), **gauges)
 
         request = v1.MetricsRequest(subscription=self._target.subscription(subscription))
         return self._ask("Metrics", request, v1.MetricsResponse).map(metrics)
@@ -170,7 +172,7 @@ class OwnServer:
         return self._ask(method, request, response).then(turned)
 
     def _topic(self, topic: v1.Topic) -> TopicMetadata:
-        options = from_json(TopicOptions, topic.options)
+        options = told(TopicOptions, topic.options)
         return TopicMetadata(self._target.name_of(topic.name), _time(topic.created_us), options, topic.published)
 
     def _subscription(self, found: v1.Subscription) -> SubscriptionMetadata:
@@ -178,7 +180,7 @@ class OwnServer:
             self._target.name_of(found.name),
             self._target.name_of(found.topic),
             _time(found.created_us),
-            from_json(SubscriptionOptions, found.options),
+            told(SubscriptionOptions, found.options),
             found.detached,
             found.topic_deleted,
         )

@@ -22,7 +22,7 @@ from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_MESSAGE_BYTES, Subscri
 from inorder.pending import Pending
 from inorder.protocol import PROTOCOL_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.protocol.options import from_json
+from inorder.protocol.options import told
 from inorder.transport import Taken
 from inorder.transport.grpc.answering import CallAnswers, Said, fill
 from inorder.transport.grpc.calls import Calls, pauses
@@ -277,7 +277,7 @@ class OwnDeliveries:
 
     def _take_terms(self, terms: v1.Terms) -> list[Said]:
         """Go by these from now on; returns what was said of leases that are over with the terms before."""
-        before, options = self.terms.options, from_json(SubscriptionOptions, terms.options)
+        before, options = self.terms.options, told(SubscriptionOptions, terms.options)
         too_late: list[Said] = []
         if terms.ack_id_prefix != self._prefix:
             if not self._prefix:
