@@ -11,7 +11,8 @@ from google.pubsub_v1.types import pubsub
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
 
-from inorder.errors import InvalidArgument
+from inorder import Message, PubSub
+from inorder.errors import InvalidArgument, ResourceExhausted
 from inorder.server.security.options import PeerLimits, Security
 from inorder.server.security.peers import MANY_PEERS, Bucket, Peers, address_of
 
@@ -207,3 +208,46 @@ def test_a_peer_is_an_address_without_its_port() -> None:
 def test_limits_that_make_no_sense_are_refused_by_name(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem):
         PeerLimits(**options)
+
+
+# -- what our own client does about it ---------------------------------------------------------------
+
+
+def test_a_client_that_asks_too_often_is_slowed_down_and_nothing_fails(serve: Serve) -> None:
+    server = limited(serve, requests_per_second=100, burst=5)
+    seen: list[bytes] = []
+    with PubSub(f"grpc://{server.address}?project={PROJECT}") as pubsub:
+        topic = pubsub.topic("slow").create().result(30)
+        subscription = topic.subscription("slow").create(enable_message_ordering=True).result(30)
+        assert all(topic.exists().result(30) for _ in range(20))
+
+        @subscription.on("message")
+        def handle(message: Message) -> None:
+            seen.append(message.data)
+            message.ack()
+
+        subscription.open()
+        for number in range(30):
+            topic.publish_message(str(number).encode(), ordering_key=str(number % 2)).result(30)
+        wait_until(lambda: len(seen) == 30)
+        subscription.close().result(30)
+    for key in (0, 1):
+        assert [int(data) for data in seen if int(data) % 2 == key] == [*range(key, 30, 2)]
+
+
+def test_a_consumer_for_which_there_is_no_stream_waits_for_one_and_says_in_the_end_what_was_missing(
+    serve: Serve,
+) -> None:
+    server = limited(serve, max_streams_per_peer=1)
+    address = f"grpc://{server.address}?project={PROJECT}"
+    with PubSub(address) as first, PubSub(f"{address}&timeout=1") as impatient, PubSub(address) as patient:
+        first.topic("many").create().result(30).subscription("many").create().result(30)
+        has_it = first.subscription("many").on("message", lambda message: message.ack())
+        has_it.open()
+        with pytest.raises(ResourceExhausted, match="at most 1 stream"):
+            impatient.subscription("many").on("message", lambda message: message.ack()).open()
+        waits = threading.Thread(target=patient.subscription("many").on("message", lambda message: message.ack()).open)
+        waits.start()
+        has_it.close().result(30)
+        waits.join(30)
+        assert not waits.is_alive()

@@ -49,15 +49,27 @@ def error_of(code: int, text: str, details: bytes | None = None) -> InorderError
     return error
 
 
+def retry_seconds(details: bytes | None) -> float | None:
+    """After which a server says that the same may be asked again; None if it does not."""
+    for retry in _told(error_details_pb2.RetryInfo, details or b""):
+        return max(float(retry.retry_delay.ToTimedelta().total_seconds()), 0.0)
+    return None
+
+
 def _info(details: bytes) -> Any:
-    info = error_details_pb2.ErrorInfo()
-    try:
-        for detail in status_pb2.Status.FromString(details).details:
-            if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN:
-                return info
-    except DecodeError:  # of somebody else
-        pass
+    for info in _told(error_details_pb2.ErrorInfo, details):
+        if info.domain == DOMAIN:
+            return info
     return error_details_pb2.ErrorInfo()
+
+
+def _told(kind: Any, details: bytes) -> list[Any]:
+    """What stands beside a status, as far as it is of this kind."""
+    try:
+        found = [(kind(), detail) for detail in status_pb2.Status.FromString(details).details]
+        return [one for one, detail in found if detail.Is(kind.DESCRIPTOR) and detail.Unpack(one)]
+    except DecodeError:  # of somebody else
+        return []
 
 
 def _read(text: str) -> list[Any]:

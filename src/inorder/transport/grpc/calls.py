@@ -1,4 +1,6 @@
-"""A call and its answer, as a `Pending`: repeated while the server cannot be reached, where repeating is safe."""
+"""A call and its answer, as a `Pending`: repeated while the server cannot be reached, where repeating is safe, and when
+it says that it has time later.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from typing import Any
 import grpc
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
-from inorder.errors import Closed, DeadlineExceeded, FailedPrecondition, InorderError, Unavailable
+from inorder.errors import Closed, DeadlineExceeded, FailedPrecondition, InorderError, ResourceExhausted, Unavailable
 from inorder.pending import Pending
-from inorder.protocol.facts import DETAILS, error_of
+from inorder.protocol.facts import DETAILS, error_of, retry_seconds
 from inorder.transport.grpc.channel import Channel, Metadata
 
 # Between two tries: at first soon, as a restart may be over; never for long, as somebody waits.
@@ -26,6 +28,14 @@ _BROKEN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCo
 
 class UnknownCall(FailedPrecondition):
     """The server does not know the call."""
+
+
+class Busy(ResourceExhausted):
+    """The server takes no more from here for a moment: nothing was done, and it says when to come again."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = seconds
 
 
 class Calls:
@@ -42,21 +52,27 @@ class Calls:
 
     def once(self, method: str, request: bytes) -> Pending[bytes]:
         """Send it once: if the connection ends meanwhile, nobody knows whether it was done."""
-        return self._sent(method, request, self.timeout_seconds, wait=True)
+        return self._tried(method, request, self.timeout_seconds, lambda error: isinstance(error, Busy), wait=True)
 
     def repeated(self, method: str, request: bytes, timeout_seconds: float | None = None) -> Pending[bytes]:
         """Send it until it is answered, for as long as calls may take."""
-        answer: Pending[bytes] = Pending()
         seconds = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        return self._tried(method, request, seconds, self.worth_repeating, wait=False)
+
+    def _tried(
+        self, method: str, request: bytes, seconds: float, again: Callable[[BaseException | None], bool], *, wait: bool
+    ) -> Pending[bytes]:
+        answer: Pending[bytes] = Pending()
         give_up = time.monotonic() + seconds
 
         def attempt(pauses: Iterator[float]) -> None:
             left = max(give_up - time.monotonic(), 0.001)
-            self._sent(method, request, left, wait=False).add_done_callback(partial(finished, pauses))
+            self.begin(method, request, left, (), wait=wait)[0].add_done_callback(partial(finished, pauses))
 
         def finished(pauses: Iterator[float], done: Pending[bytes]) -> None:
-            pause = next(pauses)
-            if not self.worth_repeating(done.exception()) or time.monotonic() + pause > give_up:
+            error = done.exception()
+            pause = pause_after(error, pauses)
+            if not again(error) or time.monotonic() + pause > give_up:
                 done.hand_to(answer)
             else:
                 later(pause, partial(attempt, pauses))
@@ -65,11 +81,8 @@ class Calls:
         return answer
 
     def worth_repeating(self, error: BaseException | None) -> bool:
-        """Whether the server was not reached, as opposed to having said no."""
-        return type(error) is Unavailable and not self._closed
-
-    def _sent(self, method: str, request: bytes, timeout: float | None, *, wait: bool) -> Pending[bytes]:
-        return self.begin(method, request, timeout, (), wait=wait)[0]
+        """Whether the server was not reached, or has no time now, as opposed to having said no."""
+        return type(error) in (Unavailable, Busy) and not self._closed
 
     def begin(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata, *, wait: bool = False
@@ -106,7 +119,8 @@ class Calls:
                     waits, give_up = pauses(), time.monotonic() + self.timeout_seconds
                 return
             except grpc.RpcError:
-                error, pause = self.error_of(call), next(waits)
+                error = self.error_of(call)
+                pause = pause_after(error, waits)
                 if not self.worth_repeating(error) or time.monotonic() + pause > give_up:
                     raise error from None
                 time.sleep(pause)
@@ -131,6 +145,10 @@ class Calls:
             return Unavailable(f"no answer from {self.address}: {text}")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineExceeded(f"no answer from {self.address} in time")
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and details:
+            seconds = retry_seconds(details[0])
+            if seconds is not None:
+                return Busy(text, seconds)
         return error_of(code.value[0], text, details[0] if details else None)
 
     def close(self) -> None:
@@ -143,6 +161,12 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause * random.uniform(0.5, 1)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def pause_after(error: BaseException | None, waits: Iterator[float]) -> float:
+    """The next pause, or the one that the server has asked for."""
+    pause = next(waits)
+    return max(error.seconds, FIRST_PAUSE_SECONDS) if isinstance(error, Busy) else pause
 
 
 def later(seconds: float, call: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ from inorder.message import Message, Record, Source, delivered
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Taken
-from inorder.transport.grpc.calls import Calls, pauses
+from inorder.transport.grpc.calls import Busy, Calls, pause_after, pauses
 from inorder.transport.grpc.plain_answers import PlainAnswers
 from inorder.transport.grpc.stream import STREAMING_PULL, Terms
 
@@ -105,10 +105,10 @@ class PlainDeliveries:
                 error = self._calls.error_of(ended)
             except InorderError as refused:
                 error = refused
-            if error is not None and type(error) is not Unavailable and not self._hang_up.is_set():
+            if error is not None and type(error) not in (Unavailable, Busy) and not self._hang_up.is_set():
                 self._fail(error)
                 break
-            self._hang_up.wait(next(waits))
+            self._hang_up.wait(pause_after(error, waits))
         self._closed.set_result(None)
 
     def _requests(self) -> Iterator[bytes]:

@@ -31,7 +31,7 @@ from inorder.message import Batch
 from inorder.pending import Pending
 from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.transport.grpc.calls import Calls, later, pauses
+from inorder.transport.grpc.calls import Busy, Calls, later, pause_after, pauses
 from inorder.transport.grpc.channel import Metadata
 from inorder.transport.grpc.columns import publish_request, published_ids
 
@@ -246,7 +246,7 @@ class Outlet:
             if self._under_way:
                 error = self._under_way[0].error
                 if self._calls.worth_repeating(error) and not self._too_long():
-                    pause = next(self._pauses) if self._may_wait else 0.0
+                    pause = pause_after(error, self._pauses) if self._may_wait or isinstance(error, Busy) else 0.0
                     self._next = self._under_way[0].number  # the same numbers again: some may have been stored
                 else:
                     failed = self._give_up(error)

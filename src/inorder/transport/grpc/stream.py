@@ -25,7 +25,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import told
 from inorder.transport import Taken
 from inorder.transport.grpc.answering import CallAnswers, Said, fill
-from inorder.transport.grpc.calls import Calls, pauses
+from inorder.transport.grpc.calls import Busy, Calls, pause_after, pauses
 from inorder.transport.grpc.columns import Arrived, arrived
 
 STREAMING_PULL = "/google.pubsub.v1.Subscriber/StreamingPull"
@@ -83,6 +83,7 @@ class OwnDeliveries:
         self._told_may_come = self._told_may_come_bytes = 0
         self._came = self._came_bytes = 0
         self._ready = False  # its terms have come
+        self._refused: InorderError | None = None  # why the last stream ended
         self._failure: InorderError | None = None  # why nothing will come any more
         self._closing = False
         self._last_said = False
@@ -98,7 +99,7 @@ class OwnDeliveries:
             self._begun.result(self._calls.timeout_seconds)
         except TimeoutError:
             self.close()
-            raise Unavailable(f"no answer from {self._calls.address}") from None
+            raise self._refused or Unavailable(f"no answer from {self._calls.address}") from None
 
     # -- for the consumer --------------------------------------------------------------------------
 
@@ -232,7 +233,8 @@ class OwnDeliveries:
             if not broken:  # said once, however often it is tried
                 broken = True
                 _log.warning("the stream of subscription %r is begun anew: %s", self._subscription, error or "it ended")
-            self._woken.wait(next(waits))
+            self._refused = error
+            self._woken.wait(pause_after(error, waits))
             if self._closing and self._finish(error):
                 return
 
@@ -361,7 +363,7 @@ class OwnDeliveries:
         with self._lock:
             self._requests = None
             self._more.notify()
-            fatal = error is not None and type(error) is not Unavailable
+            fatal = error is not None and type(error) not in (Unavailable, Busy)
             if not fatal and not self._closing:
                 return False
             left = [*chain(*self._unconfirmed.values()), *self._unsaid]
