@@ -8,6 +8,7 @@ import pytest
 from inorder import PubSub
 from inorder.errors import InvalidArgument, KeyPaused, ProducerFenced
 from inorder.message import Message
+from inorder.options import MAX_MESSAGE_BYTES
 from inorder.protocol.options import changes_of, to_json
 from inorder.server.extensions import delivery, keys, resources
 
@@ -78,6 +79,17 @@ def test_what_a_loop_gives_back_is_there_for_others_once_its_client_is_closed(se
                 batches.give_back(batch)
                 break
         assert plain.subscription("all").metrics().result().outstanding_messages == 0
+    plain.close().result()
+
+
+def test_the_largest_message_is_as_large_as_in_one_process(server: Running, plain: PubSub) -> None:
+    attributes = {str(number): "x" for number in range(100)}
+    left = MAX_MESSAGE_BYTES - sum(len(name) + 1 for name in attributes) - 1
+    plain.topic("orders").publish_message(bytes(left), attributes, "k").result(PATIENCE_SECONDS)
+    with pytest.raises(InvalidArgument, match="exceeds the maximum"):
+        plain.topic("orders").publish_message(bytes(left + 1), attributes, "other").result(PATIENCE_SECONDS)
+    (batch,) = islice(plain.subscription("all").batches(1), 1)
+    assert [len(message.data) for message in batch] == [left]
     plain.close().result()
 
 
