@@ -12,6 +12,7 @@ import pytest
 from inorder.cli import main
 
 from .test_cli import INORDER
+from .test_grpc_faults import wait_until
 from .test_serve import serving
 
 POLICY = ("--dead-letter-topic", "dead", "--dead-letter-max-delivery-attempts", "1")
@@ -134,3 +135,33 @@ def test_who_follows_leaves_no_subscription_behind(
         finally:
             process.kill()
     assert [one["subscription"] for one in orders.json("subscription", "list", "--topic", "orders")] == ["billing"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_load_that_is_interrupted_leaves_nothing_behind_and_says_nothing(
+    orders: Program, target: str, number: signal.Signals, code: int
+) -> None:
+    with subprocess.Popen(
+        [*INORDER, "bench", "--seconds", "60", "--target", target],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        try:
+            wait_until(lambda: any(_delivered(orders, one) for one in orders.json("topic", "list")))
+            process.send_signal(number)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (code, b"", b"")
+    assert [one["topic"] for one in orders.json("topic", "list")] == ["dead", "orders"]
+    assert "inorder-bench" not in str(orders.json("subscription", "list"))
+
+
+def _delivered(inorder: Program, topic: dict[str, Any]) -> bool:
+    """Whether the load on a topic has begun."""
+    name = topic["topic"]
+    if not name.startswith("inorder-bench") or not inorder.json("subscription", "list", "--topic", name):
+        return False
+    [shown] = inorder.json("subscription", "show", name)
+    return bool(shown["counters"]["delivered"])

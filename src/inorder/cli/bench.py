@@ -71,17 +71,17 @@ def _bench(given: argparse.Namespace) -> int:
         name = f"inorder-bench-{token_hex(6)}"
         topic = pubsub.topic(name).create().result()
         subscription = topic.subscription(name)
+        load = _Load(topic, given)
         try:
-            load = _Load(topic, given)
             limits = {"max_messages": None, "max_bytes": None, "when_full": "block"}
             subscription.create(enable_message_ordering=True, ack_deadline_seconds=60, queue_limits=limits).result()
             subscription.on("message", load.history.handler(load.handle)).open()
             load.run()
-            subscription.close().result()
         finally:
-            with suppress(InorderError):  # a broker that is gone was told before
-                subscription.delete().result()
-                topic.delete().result()
+            load.stop()
+            for remove in (subscription.close, subscription.delete, topic.delete):
+                with suppress(InorderError):  # a broker that is gone was told before
+                    remove().result()
     found = anomalies(load.history)
     _tell(given, load, found)
     return NO if found else DONE
@@ -99,6 +99,7 @@ class _Load:
         self.publish_ns: list[int] = []
         self.delivery_ns: list[int] = []
         self.seconds = 0.0
+        self._end = 0.0
         self._errors: list[BaseException] = []
 
     def handle(self, message: Message) -> None:
@@ -129,6 +130,10 @@ class _Load:
         with self._changed:
             self._changed.wait_for(lambda: self.handled >= self.published, _PATIENCE_SECONDS)
         self.seconds = monotonic() - began
+
+    def stop(self) -> None:
+        """Publish no more, whatever time is left."""
+        self._end = 0.0
 
     def _publisher(self, number: int) -> None:
         """One publisher writes to a key, so that its order is known."""

@@ -7,16 +7,13 @@ removed at the end.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from secrets import token_hex
 from time import sleep
-from typing import Any, Final
+from typing import Final
 
-from inorder.cli.exits import DONE, TERMINATED
+from inorder.cli.exits import DONE
 from inorder.cli.showing import GAP_FIELDS, MESSAGE_FIELDS, Messages, print_note
 from inorder.cli.targets import add_target, connected, folder_of, target_of
 from inorder.cli.verbs import Verbs, add_verb
@@ -60,7 +57,7 @@ def _tail(given: argparse.Namespace) -> int:
     if (folder := folder_of(target_of(given))) is not None:
         _of_journal(JournalReader(folder), given, messages)
         return DONE
-    with _ended_by_term(), connected(given) as pubsub:
+    with connected(given) as pubsub:
         topic = pubsub.topic(given.topic)
         end = topic.metadata().result().published
         of_topic(topic, _first(given, end), None if given.follow else end, messages)
@@ -151,20 +148,3 @@ def _print(batch: list[Message], messages: Messages) -> None:
     for message in batch:
         messages.message(message)
     sys.stdout.flush()
-
-
-@contextmanager
-def _ended_by_term() -> Iterator[None]:
-    """A TERM leaves nothing behind either."""
-
-    def end(number: int, frame: Any) -> None:
-        raise SystemExit(TERMINATED)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

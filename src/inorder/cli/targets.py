@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
+from inorder.cli.exits import TERMINATED
 from inorder.client.pubsub import PubSub
 from inorder.errors import InvalidArgument
 from inorder.journal.reading import existing_journal
@@ -53,7 +56,7 @@ def connected(given: argparse.Namespace, *, create: bool = False) -> Iterator[Pu
     target = target_of(given)
     if (folder := folder_of(target)) is not None and not create:
         existing_journal(folder)  # a name that is misspelt must not become one more broker
-    with _unlogged("inorder.client.publisher"), PubSub(_impatient(target)) as pubsub:
+    with _ended_by_term(), _unlogged("inorder.client.publisher"), PubSub(_impatient(target)) as pubsub:
         yield pubsub
 
 
@@ -73,3 +76,20 @@ def _unlogged(name: str) -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+@contextmanager
+def _ended_by_term() -> Iterator[None]:
+    """A TERM ends a command as Ctrl-C does: what it has made for itself is removed, and what it holds given back."""
+
+    def end(number: int, frame: Any) -> None:
+        raise SystemExit(TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
