@@ -118,10 +118,11 @@ class _Dump:
 def _readable(parts: dict[str, Any]) -> dict[str, Any]:
     """The parts of an event with words for numbers that have to be explained."""
     shown = dict(parts)
-    if "created_us" in shown:
-        shown["created"] = timestamp(shown.pop("created_us"))
-    if "expires_us" in shown:
-        shown["expires"] = timestamp(shown.pop("expires_us"))
+    for name in ("created", "expires", "opened", "attempted"):
+        if f"{name}_us" in shown:
+            shown[name] = timestamp(shown.pop(f"{name}_us"))
+    if "attempt" in shown:
+        shown["producer"], shown["epoch"], shown["attempt"] = shown["attempt"]
     if "key" in shown:
         shown["ordering_key"] = shown.pop("key")
     if "returns" in shown:

@@ -21,6 +21,8 @@ FACTS = {
     "topic_updated": ("topic", "options"),
     "topic_deleted": ("topic",),
     "written": ("topic", "writer", "epoch", "part"),
+    "producer_opened": ("topic", "producer", "epoch", "opened_us"),
+    "attempted": ("topic", "attempt", "position", "messages", "attempted_us"),
     "subscription_created": ("subscription", "topic", "serial", "options", "created_us"),
     "subscription_updated": ("subscription", "options"),
     "subscription_detached": ("subscription",),

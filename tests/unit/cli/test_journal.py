@@ -1,6 +1,8 @@
 """What the commands print, and how they end."""
 
+import inspect
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +12,15 @@ import pytest
 
 from inorder.broker import MessageQueue
 from inorder.cli import main
-from inorder.journal import Store
+from inorder.core.producers import Attempt
+from inorder.journal import Store, codec
+from inorder.journal.decoding import FACTS
 from inorder.journal.files import Folder
 from inorder.journal.frames import FRAME_HEADER, FRAME_MAGIC
 from inorder.journal.journal import Journal
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
-from inorder.message import Message
+from inorder.message import Message, batch_of
 from inorder.testing import ManualClock
 
 KINDS: dict[str, Callable[..., Store]] = {"segments": SegmentStore, "sqlite": SqliteStore}
@@ -56,6 +60,13 @@ def filled(folder: Path, kind: str) -> MessageQueue:
         queue.nack([message.ack_id for message in queue.pull(name, 1)])
     queue.register_topic("quiet")  # which is synced, and with it all that was answered before
     return queue
+
+
+def publish_once(queue: MessageQueue) -> None:
+    """As those do who number what they publish."""
+    epoch = queue.open_producer("quiet", "till-1")
+    queue.submit("quiet", batch_of([Message(b"x")]), Attempt("till-1", epoch, 0)).result()
+    queue.write("quiet", batch_of([Message(b"y")]), writer="w", epoch=0, part=0)
 
 
 def run(capsys: CAPSYS, *arguments: object) -> tuple[int, str, str]:
@@ -176,6 +187,31 @@ def test_dump_has_a_line_for_each_message_and_each_event(tmp_path: Path, kind: s
     assert {event["subscription"] for event in failed} >= {"audit", "slow"}
     assert next(event for event in events if event["event"] == "dead_lettered")["subscription"] == "billing"
     queue.close()
+
+
+def test_dump_and_verify_know_what_was_published_once(tmp_path: Path, kind: str, capsys: CAPSYS) -> None:
+    queue = filled(tmp_path, kind)
+    publish_once(queue)
+    events = dumped(capsys, tmp_path, "--topic", "quiet")
+    [opened] = [event for event in events if event["event"] == "producer_opened"]
+    assert (opened["topic"], opened["producer"], opened["opened"]) == ("quiet", "till-1", "2023-11-14T22:13:20.000000Z")
+    assert {
+        "event": "attempted",
+        "topic": "quiet",
+        "producer": "till-1",
+        "epoch": opened["epoch"],
+        "attempt": 0,
+        "position": 0,
+        "messages": 1,
+        "attempted": "2023-11-14T22:13:20.000000Z",
+    } in events
+    assert {"event": "written", "topic": "quiet", "writer": "w", "epoch": 0, "part": 0} in events
+    assert run(capsys, "journal", "verify", tmp_path)[0] == 0
+    queue.close()
+
+
+def test_the_tools_know_every_event_that_is_written() -> None:
+    assert {*re.findall(r'return "(\w+)"', inspect.getsource(codec._other))} == {*FACTS}
 
 
 def test_dump_can_be_limited(tmp_path: Path, kind: str, capsys: CAPSYS) -> None:
