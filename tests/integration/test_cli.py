@@ -190,3 +190,39 @@ def test_verify_shows_its_progress_on_a_terminal_when_it_takes_long(large: Path)
         assert b"verifying [" in os.read(ours, 10_000)
     os.close(ours)
     os.close(theirs)
+
+
+@pytest.mark.parametrize("closed", ["stdin", "stdout", "stderr"])
+def test_a_stream_that_is_closed_is_no_journal(tmp_path: Path, closed: str) -> None:
+    """A file that is opened gets the lowest number that is free, and libraries write to that of stderr."""
+    number = ("stdin", "stdout", "stderr").index(closed)
+    program = f"""
+import os, sys
+from inorder.cli import main
+from inorder.broker import MessageQueue
+code = main(["topic", "create", "orders", "--target", "file:{tmp_path}"])
+broker = MessageQueue.open("{tmp_path}")
+leads_to = os.path.realpath("/proc/self/fd/{number}")
+broker.close()
+raise SystemExit(code or leads_to != os.devnull)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, preexec_fn=lambda: os.close(number)
+    )
+    assert (found.returncode, found.stderr) == (0, b"")
+
+
+def test_letters_that_a_stream_does_not_know_are_escaped(tmp_path: Path) -> None:
+    target = ("--target", f"file:{tmp_path}")
+    run("topic", "create", "orders", "--message-retention-duration", "600", *target)
+    run("publish", "orders", "ключ", "--ordering-key", "é", *target)
+    for words, expected in ((("--json",), "\\u043a\\u043b"), ((), "\\u043a\\u043b")):
+        found = subprocess.run(
+            [*INORDER, "tail", "orders", *target, *words],
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert expected in found.stdout
+    assert json.loads(run("tail", "orders", "--json", *target).stdout)["data"] == "ключ"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from inorder.cli.showing import plain_record
+from inorder.cli.showing import json_line, plain_record
 from inorder.cli.wording import timestamp
 from inorder.core.ranges import runs
 from inorder.errors import FrameDropped, JournalDamaged, TopicNotFound
@@ -55,7 +54,7 @@ class _Dump:
                     return
                 for event in self._events(one):
                     self._traced = True
-                    yield json.dumps(event, ensure_ascii=False)
+                    yield json_line(event)
         if not self._traced:
             raise TopicNotFound(str(self._wanted.topic))
 

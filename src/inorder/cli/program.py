@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from typing import Final
 
 from inorder.cli.colours import Paint
 from inorder.cli.commands import parser
@@ -12,9 +15,12 @@ from inorder.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED
 from inorder.cli.hints import hint
 from inorder.errors import InorderError
 
+_STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # by their numbers
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the program's exit code."""
+    _hold_streams()
     words = sys.argv[1:] if arguments is None else arguments
     given = parser(words[0] if words else None).parse_args(words)
     try:
@@ -31,4 +37,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if next_step := hint(error, given):
             print(f"  {next_step}", file=sys.stderr)
         return FAILED
+    except Exception:  # a mistake of ours, which must not look as if the answer were no
+        traceback.print_exc()
+        return FAILED
     return code
+
+
+def _hold_streams() -> None:
+    """A stream that was closed leads nowhere, and one that knows few letters escapes the others.
+
+    Otherwise the next file that is opened, a journal perhaps, would have its number, and get all that is written there.
+    """
+    for number, (name, mode) in enumerate(_STREAMS):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  for as long as we live
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -36,7 +36,12 @@ GAP_FIELDS: Final[Mapping[str, str]] = {
 
 def print_json(plain: Mapping[str, Any]) -> None:
     """One object, one line."""
-    sys.stdout.write(json.dumps(plain, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_line(plain) + "\n")
+
+
+def json_line(plain: Mapping[str, Any]) -> str:
+    """An object in letters that whoever reads it gets as they are."""
+    return json.dumps(plain, ensure_ascii=(sys.stdout.encoding or "").lower() != "utf-8")
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:
