@@ -19,7 +19,7 @@ from inorder.cli.wording import counted, duration, moment, size, table
 from inorder.clock import SYSTEM_CLOCK
 from inorder.errors import InorderError, InvalidArgument, JournalInUse
 from inorder.journal.decoding import EVENTS, MEANING
-from inorder.journal.findings import Finding, Verified
+from inorder.journal.findings import Finding, Repaired, Verified
 from inorder.journal.frames import OFFSET_MASK, segment_of
 from inorder.journal.info import JournalInfo, SubscriptionInfo, info
 from inorder.journal.layout import DATABASE, log_name
@@ -45,6 +45,15 @@ _VERIFIED: Final = {
     "damaged": "whether anything is lost",
     "findings": "a list: file, position, problem, lost, unreadable, frames_before, meaningless",
 }
+_DUMPED: Final = {"event": "its name; the rest, with and without --json, is what the journal has of it"}
+_REPAIRED: Final = {
+    "findings": "a list of what was damaged, as with verify",
+    "actions": "a list of what was done, in words; none if nothing was damaged",
+    "copies": "the folder with all that was changed, as it was; null if there is none",
+    "lost_bytes": "that could not be read",
+    "lost_frames": "that came behind",
+    "damaged": "whether anything still is",
+}
 
 
 def add_to(nouns: Verbs) -> None:
@@ -56,17 +65,17 @@ def add_to(nouns: Verbs) -> None:
     text = "read everything and say what is damaged; exit code 1 if anything is"
     _verb(verbs, "verify", _verify, text, _VERIFIED)
 
-    verb = _verb(verbs, "dump", _dump, "print events as lines of JSON; works beside the broker that owns it")
+    verb = _verb(verbs, "dump", _dump, "print events as lines of JSON; works beside the broker that owns it", _DUMPED)
     verb.add_argument("--topic", help="only messages of this topic, and events of it and of its subscriptions")
     verb.add_argument("--from", dest="first", type=int, metavar="POSITION", help="messages and acks from here on")
     verb.add_argument("--to", dest="end", type=int, metavar="POSITION", help="and before this one")
     verb.add_argument("--events", metavar="NAMES", help=f"only these, as in published,acked; of {', '.join(EVENTS)}")
 
     text = "keep what can be read up to the first damage, and a copy of the rest"
-    add_yes(_verb(verbs, "repair", _repair, text))
+    add_yes(_verb(verbs, "repair", _repair, text, _REPAIRED))
 
 
-def _verb(verbs: Verbs, name: str, run: Run, text: str, fields: Mapping[str, str] | None = None) -> Command:
+def _verb(verbs: Verbs, name: str, run: Run, text: str, fields: Mapping[str, str]) -> Command:
     verb = add_verb(verbs, name, run, text, fields=fields)
     verb.add_argument("folder", type=Path, metavar="FOLDER", help="what follows file: in PubSub('file:FOLDER')")
     return verb
@@ -234,29 +243,51 @@ def _wanted(given: argparse.Namespace) -> Wanted:
 
 def _repair(given: argparse.Namespace) -> int:
     before = _looked_over(given.folder)
-    _tell_findings(before)
+    if not given.json:
+        _tell_findings(before)
     if all(finding.meaningless for finding in before.lost):
-        print("nothing is left to repair: the frames are as they were written" if before.lost else "nothing is damaged")
-        return NO if before.lost else DONE
+        return _left_alone(given, before)
     if owner := owner_of(given.folder):
         raise JournalInUse(str(given.folder), owner)
     if not agreed(given, "Cut it at the first damage, and keep a copy?"):
         print("nothing was changed")
         return NO
     repaired = repair(given.folder)
-    for action in repaired.actions:
-        print(action)
     after = _looked_over(given.folder)
     unreadable = sum(finding.unreadable for finding in before.lost)
-    print(
-        f"lost: {size(unreadable)} that cannot be read, "
-        f"and {counted(before.frames - after.frames, 'frame')} that came behind"
-    )
+    lost = before.frames - after.frames
+    if given.json:
+        _print_repaired(before, repaired, unreadable, lost, damaged=bool(after.lost))
+        return NO if after.lost else DONE
+    for action in repaired.actions:
+        print(action)
+    print(f"lost: {size(unreadable)} that cannot be read, and {counted(lost, 'frame')} that came behind")
     if repaired.copies is not None:
         print(f"as it was: {repaired.copies}")
     _tell_ends(given.folder)
     print(f"{'still damaged' if after.lost else 'whole'}: {_amount(after)}")
     return NO if after.lost else DONE
+
+
+def _left_alone(given: argparse.Namespace, found: Verified) -> int:
+    """There is nothing that a repair could do."""
+    if given.json:
+        _print_repaired(found, Repaired([], None), 0, 0, damaged=bool(found.lost))
+    else:
+        print("nothing is left to repair: the frames are as they were written" if found.lost else "nothing is damaged")
+    return NO if found.lost else DONE
+
+
+def _print_repaired(before: Verified, repaired: Repaired, lost_bytes: int, lost_frames: int, *, damaged: bool) -> None:
+    plain = {
+        "findings": [finding._asdict() for finding in before.findings],
+        "actions": repaired.actions,
+        "copies": None if repaired.copies is None else str(repaired.copies),
+        "lost_bytes": lost_bytes,
+        "lost_frames": lost_frames,
+        "damaged": damaged,
+    }
+    print_json(plain)
 
 
 def _tell_ends(folder: Path) -> None:

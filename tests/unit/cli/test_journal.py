@@ -192,7 +192,7 @@ def test_dump_has_a_line_for_each_message_and_each_event(tmp_path: Path, kind: s
 def test_dump_and_verify_know_what_was_published_once(tmp_path: Path, kind: str, capsys: CAPSYS) -> None:
     queue = filled(tmp_path, kind)
     publish_once(queue)
-    events = dumped(capsys, tmp_path, "--topic", "quiet")
+    events = dumped(capsys, tmp_path, "--topic", "quiet", "--json")
     [opened] = [event for event in events if event["event"] == "producer_opened"]
     assert (opened["topic"], opened["producer"], opened["opened"]) == ("quiet", "till-1", "2023-11-14T22:13:20.000000Z")
     assert {
@@ -322,6 +322,17 @@ def test_repair_says_what_it_did_and_what_is_lost(tmp_path: Path, kind: str, cap
     assert f"topic 'orders' now ends before position {topic.next_position}\n" in out
     queue.close()
     assert run(capsys, "journal", "repair", tmp_path)[:2] == (0, "nothing is damaged\n")
+
+
+def test_repair_as_json_has_the_same(tmp_path: Path, kind: str, capsys: CAPSYS) -> None:
+    damaged(tmp_path, kind)
+    code, out, _ = run(capsys, "journal", "repair", tmp_path, "--yes", "--json")
+    found = json.loads(out)
+    assert (code, found["damaged"], bool(found["findings"]), bool(found["actions"])) == (0, False, True, True)
+    assert found["lost_frames"] > 0
+    assert Path(found["copies"]).is_dir()
+    code, out, _ = run(capsys, "journal", "repair", tmp_path, "--json")
+    assert (code, json.loads(out)["actions"]) == (0, [])
 
 
 def test_repair_leaves_alone_what_somebody_owns(tmp_path: Path, capsys: CAPSYS) -> None:
