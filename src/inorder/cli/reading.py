@@ -158,9 +158,14 @@ class _NotSo(Exception):
 
 def _parsed(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        return json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise _NotSo(f"not JSON: {error}") from None
+
+
+def _no_number(name: str) -> None:
+    """Python reads NaN and Infinity, which others refuse."""
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _field(found: Any, name: str) -> Any:

@@ -67,6 +67,7 @@ def test_what_json_prints_can_be_published(orders: Program, tmp_path: Path) -> N
 
 WRONG = {
     "no JSON": ('{"k": ', "not JSON: "),
+    "no number": ('{"k": NaN}', "not JSON: NaN is no number of JSON"),
     "no object": ("[1]", "an object with the field 'a' is expected, not [1]"),
     "no such field": ('{"a": {}, "x": 1}', "the field 'k' is missing"),
     "no key": ('{"a": {}, "k": [1]}', "the field 'k': a string or a whole number, not [1]"),
