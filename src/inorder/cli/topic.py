@@ -15,7 +15,7 @@ from inorder.cli.targets import add_target, connected
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.cli.wording import counted, duration
 from inorder.metadata import TopicMetadata
-from inorder.options import TopicOptions
+from inorder.options import TopicOptions, build, check_name
 
 _TOPIC: Final = {
     "topic": "its name",
@@ -50,8 +50,11 @@ def _verb(verbs: Verbs, name: str, run: Run, text: str, fields: dict[str, str]) 
 
 
 def _create(given: argparse.Namespace) -> int:
+    options = given_options(given, TopicOptions)
+    check_name("topic", given.topic)  # what is refused must not leave a new folder behind
+    build(TopicOptions, options)
     with connected(given, create=True) as pubsub:
-        topic = pubsub.topic(given.topic).create(**given_options(given, TopicOptions)).result()
+        topic = pubsub.topic(given.topic).create(**options).result()
         created = topic.metadata().result()
     if given.json:
         print_json(_plain(created))

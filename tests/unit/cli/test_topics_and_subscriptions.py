@@ -45,6 +45,12 @@ def test_nothing_but_create_makes_a_folder(inorder: Program, folder: Path) -> No
         assert not folder.exists()
 
 
+def test_what_is_refused_makes_no_folder_either(inorder: Program, folder: Path) -> None:
+    for given in (("1st",), ("a/b",), ("orders", "--message-retention-duration", "-1")):
+        assert inorder("topic", "create", *given).code == 2
+        assert not folder.exists()
+
+
 def test_what_is_missing_can_be_created_by_the_command_that_is_told(orders: Program) -> None:
     ran = orders("publish", "nowhere", "x")
     assert ran.code == 2
