@@ -15,7 +15,7 @@ from inorder.client.tracing import Tracing
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.pending import Pending
 from inorder.transport import Transport
-from inorder.transport.address import is_address, parse
+from inorder.transport.address import is_address, parse, without_options
 from inorder.transport.embedded import EmbeddedTransport
 
 
@@ -103,7 +103,8 @@ def _transport(target: MessageQueue | str | Path | None) -> Transport:
     if is_address(str(target)):
         return _connect(str(target))
     raise InvalidArgument(
-        f'target: None, "memory:", "file:FOLDER", "grpc://HOST:PORT", a path or a MessageQueue, not {target!r}'
+        'target: None, "memory:", "file:FOLDER", "grpc://HOST:PORT", a path or a MessageQueue, '
+        f"not {without_options(str(target))!r}"
     )
 
 

@@ -57,17 +57,21 @@ def without_secrets(url: str) -> str:
     return re.sub(r"([?&]token=)[^&]*", r"\1…", url)
 
 
+def without_options(url: str) -> str:
+    """What may be an address, for errors: nothing of it that may be secret."""
+    return re.sub(r"//.*@", "//…@", url.partition("?")[0])
+
+
 def parse(url: str) -> Address:
     """The address that a text stands for. What may be secret in it is in no error."""
     base, _, query = url.partition("?")
     parts = urlsplit(base)
-    shown = re.sub(r"//.*@", "//…@", base)
     try:
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
     if parts.scheme != "grpc" or not host or not port or parts.path.strip("/") or "@" in parts.netloc or parts.fragment:
-        raise InvalidArgument(f"a server: grpc://host:port, as in grpc://127.0.0.1:8085, not {shown!r}")
+        raise InvalidArgument(f"a server: grpc://host:port, as in grpc://127.0.0.1:8085, not {without_options(url)!r}")
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in OPTIONS:

@@ -62,6 +62,13 @@ def test_what_was_given_up_is_not_stored() -> None:
     assert queue.pull("worker", 10) == []
 
 
+@pytest.mark.parametrize("target", ["grpcs://host:1?tls=1&token=SECRET", "https://me:SECRET@host:1"])
+def test_an_unknown_target_is_refused_without_its_secrets(target: str) -> None:
+    with pytest.raises(InvalidArgument, match="target") as refused:
+        PubSub(target)
+    assert "SECRET" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "target", ["", "memory", "redis://localhost", 7, "file:", "file:x?jurnal=sqlite", MessageQueue]
 )
