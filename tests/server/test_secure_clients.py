@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -101,9 +102,11 @@ def test_a_token_in_a_file_may_be_replaced_while_a_client_runs(
         new.write_text(second)
         os.replace(new, file)
         pubsub.topic("orders").publish_message(b"b").result(20)
-        file.unlink()  # what was read is still good
+        file.write_text("half of\nanother one")  # what was read is still good
         pubsub.topic("orders").publish_message(b"c").result(20)
-    assert server.broker.metrics("worker").backlog_messages == 3
+        file.unlink()
+        pubsub.topic("orders").publish_message(b"d").result(20)
+    assert server.broker.metrics("worker").backlog_messages == 4
 
 
 def test_a_client_whose_token_is_revoked_is_told_and_what_it_has_goes_to_others(
@@ -155,6 +158,19 @@ def test_a_file_that_cannot_be_read_is_named(
     address = f"grpc://{server.address}?tls=1&" + "&".join(f"{name}={path}" for name, path in given.items())
     with pytest.raises(InvalidArgument, match=f"{option}: .*missing cannot be read"):
         PubSub(address).topic("orders").exists().result(20)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"The token:\n\n    root.SECRET\n", b"root.SECRET\x01", "root.SECRÉT".encode()]
+)
+def test_what_is_no_token_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    given = [f"token_file={file}"] + ([f"token={quote(content)}"] if content else [])
+    for option in given:
+        with pytest.raises(InvalidArgument, match="a token and nothing else is expected") as refused:
+            PubSub(f"grpc://127.0.0.1:1?{option}")
+        assert "SECR" not in str(refused.value)
 
 
 def test_two_that_are_not_the_same_share_no_connection() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ import grpc
 from inorder.errors import InvalidArgument
 from inorder.transport.address import Address
 from inorder.transport.credentials import Credentials
+
+_TOKEN = re.compile(rb"[\x21-\x7e]+")
 
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # how much comes is ours to say
@@ -74,6 +77,11 @@ class _Bearer(
         self._path = None if credentials.token_file is None else Path(credentials.token_file)
         self._seen: tuple[int, int] | None = None
         self._token = credentials.token or ""
+        if self._path is None:
+            try:
+                _only_token(self._token.encode())
+            except ValueError as error:
+                raise InvalidArgument(f"token: {error}") from None
         self._current()
 
     def _current(self) -> str:
@@ -82,10 +90,10 @@ class _Bearer(
             try:
                 found = self._path.stat()
                 if (seen := (found.st_mtime_ns, found.st_ino)) != self._seen:
-                    self._token, self._seen = self._path.read_text(encoding="ascii").strip(), seen
-            except (OSError, UnicodeDecodeError) as error:
+                    self._token, self._seen = _only_token(self._path.read_bytes()), seen
+            except (OSError, ValueError) as error:
                 if self._seen is None:  # else the one that was read before may still be good
-                    reason = getattr(error, "strerror", None) or "not ASCII"
+                    reason = getattr(error, "strerror", None) or error
                     raise InvalidArgument(f"token_file: {self._path} cannot be read: {reason}") from None
         return self._token
 
@@ -97,3 +105,11 @@ class _Bearer(
         return continuation(sent, request)
 
     intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = intercept_stream_stream = _send
+
+
+def _only_token(content: bytes) -> str:
+    """What gRPC can send; nothing else is a token, and it would be taken for a server that does not answer."""
+    token = content.strip()
+    if not _TOKEN.fullmatch(token):
+        raise ValueError("a token and nothing else is expected there, in ASCII and without spaces")
+    return token.decode("ascii")
