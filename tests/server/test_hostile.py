@@ -17,11 +17,16 @@ from google.api_core import exceptions
 from google.pubsub_v1.types import PubsubMessage, pubsub
 
 from inorder.broker import MessageQueue
+from inorder.errors import InvalidArgument
+from inorder.message import Message
+from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.server.extensions.delivery import LEASES_AT_ONCE
 from inorder.testing import ManualClock
 
 from ..integration.test_serve import serving
 from .clients import SUBSCRIPTION, TOPIC, Stream, StreamingPullRequest, call, messages
 from .conftest import Running, Serve
+from .extensions import Extensions
 from .test_semantics import failed_ack_ids
 from .test_streaming import wait_until
 from .test_subscriptions import ack_ids, data, publish, pulled, subscribed
@@ -416,3 +421,40 @@ def test_a_stream_ends_with_its_subscription_though_another_has_its_name(server:
     assert again.data(1) == "b"
     again.cancel()
     wait_until(lambda: not server.server._desks._open)
+
+
+def test_who_names_a_million_leases_holds_up_nobody(serve: Serve) -> None:
+    server = serve()
+    server.broker.register_topic("orders")
+    server.broker.register_subscription("worker", "orders")
+    server.broker.publish("orders", [Message(b"a"), Message(b"b"), Message(b"c")])
+    ours = Extensions(server.channel())
+    name = "projects/inorder/subscriptions/worker"
+    taken = ours.Take(subscription=name, max_messages=3)
+    acked, nacked, kept = taken.messages.leases
+    nonsense = range(10**6, 10**6 + 10 * LEASES_AT_ONCE)
+    demand = v1.Demand(
+        subscription=name,
+        ack_id_prefix=taken.terms.ack_id_prefix,
+        acks=[*nonsense, acked],
+        nacks=[nacked],
+        keeps=[v1.Demand.Keep(leases=[kept], seconds=60)],
+    )
+
+    async def turns_of_others() -> int:
+        """While the request is answered."""
+        delivery = server.server._extensions._delivery
+        answer, turns = asyncio.create_task(delivery.answer(demand, None)), 0
+        while not answer.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert [*(await answer).over] == [*nonsense]
+        return turns
+
+    assert server.run(turns_of_others()) > 10
+    metrics = server.broker.metrics("worker")
+    assert (metrics.counters.acked, metrics.counters.nacked, metrics.outstanding_messages) == (1, 1, 1)
+    with pytest.raises(InvalidArgument, match="keeps: at most 10000 in one request"):
+        ours.Answer(
+            subscription=name, ack_id_prefix=taken.terms.ack_id_prefix, keeps=[v1.Demand.Keep(seconds=1)] * 10_001
+        )

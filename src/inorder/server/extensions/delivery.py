@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from inorder.broker import MessageQueue
@@ -28,6 +28,10 @@ from inorder.server.status import Context, RawCall, invalid, not_pulled, parsed,
 
 # What may wait to be confirmed before no more requests are read: a client may send and never read.
 MAX_UNHEARD = 100
+
+# What is looked at before others have their turn: a request may name millions of leases, with a deadline for each.
+LEASES_AT_ONCE = 20_000
+MAX_KEEPS = 10_000
 
 TIDY = 256  # spans of leases that are remembered before somebody looks which of them are over
 
@@ -72,9 +76,17 @@ class Delivery:
         return delivery
 
     async def answer(self, request: v1.Demand, context: Context) -> v1.Confirmation:
-        over = self._answered(request.subscription, request)
+        over = await self._all_answered(request.subscription, request)
         await self._broker.written()
         return v1.Confirmation(number=request.number, over=over)
+
+    async def _all_answered(self, resource: str, demand: v1.Demand) -> list[int]:
+        over: list[int] = []
+        for number, piece in enumerate(_pieces(demand)):
+            if number:
+                await asyncio.sleep(0)
+            over += self._answered(resource, piece)
+        return over
 
     def _answered(self, resource: str, demand: v1.Demand) -> list[int]:
         """Do what a client asks about its leases; those that were over already."""
@@ -125,9 +137,9 @@ class Delivery:
 
     async def _read(self, stream: OwnStream, resource: str, first: v1.Demand, requests: AsyncIterator[bytes]) -> None:
         try:
-            self._hear(stream, resource, first)
+            await self._hear(stream, resource, first)
             async for raw in requests:
-                self._hear(stream, resource, parsed(v1.Demand, raw))
+                await self._hear(stream, resource, parsed(v1.Demand, raw))
                 await stream.heard()
             stream.finish()
         except asyncio.CancelledError:
@@ -135,8 +147,8 @@ class Delivery:
         except Exception as error:
             stream.end(error)
 
-    def _hear(self, stream: OwnStream, resource: str, demand: v1.Demand) -> None:
-        over = self._answered(resource, demand) if demand.ack_id_prefix else []
+    async def _hear(self, stream: OwnStream, resource: str, demand: v1.Demand) -> None:
+        over = await self._all_answered(resource, demand) if demand.ack_id_prefix else []
         stream.grant(demand.messages, demand.bytes, last=demand.last)
         if not demand.number:
             return
@@ -145,6 +157,31 @@ class Delivery:
             stream.confirm(demand.number, over)
         else:
             written.add_done_callback(stream.confirm_later(demand.number, over))
+
+
+def _pieces(demand: v1.Demand) -> Iterator[v1.Demand]:
+    """The same in requests that can each be answered in one go, in the order in which all of it counts."""
+    if len(demand.keeps) > MAX_KEEPS:
+        raise invalid(f"keeps: at most {MAX_KEEPS} in one request, not {len(demand.keeps)}.")
+    named = sum(len(keep.leases) for keep in demand.keeps)
+    if named + len(demand.acks) + len(demand.nacks) + len(demand.releases) <= LEASES_AT_ONCE:
+        yield demand
+        return
+    prefix = demand.ack_id_prefix
+    for keep in demand.keeps:
+        for leases in _cut(keep.leases):
+            yield v1.Demand(ack_id_prefix=prefix, keeps=[v1.Demand.Keep(leases=leases, seconds=keep.seconds)])
+    for leases in _cut(demand.acks):
+        yield v1.Demand(ack_id_prefix=prefix, acks=leases)
+    for leases in _cut(demand.nacks):
+        yield v1.Demand(ack_id_prefix=prefix, nacks=leases)
+    for leases in _cut(demand.releases):
+        yield v1.Demand(ack_id_prefix=prefix, releases=leases)
+
+
+def _cut(leases: Sequence[int]) -> Iterator[Sequence[int]]:
+    for first in range(0, len(leases), LEASES_AT_ONCE):
+        yield leases[first : first + LEASES_AT_ONCE]
 
 
 def _once(leases: Sequence[int]) -> list[int]:
