@@ -147,6 +147,8 @@ class Reading:
         found = _parsed(data)
         if not isinstance(found, dict):
             raise _NotSo(f"an object with data, ordering_key and attributes is expected, not {_short(found)}")
+        if "gap" in found:
+            raise _NotSo("a gap record is no message: to leave them out, grep -v '^{\"gap\"'")
         key = _key("ordering_key", found["ordering_key"]) if found.get("ordering_key") else self._key
         attributes = {**self._attributes, **_attributes("attributes", found.get("attributes") or {})}
         return Message(_data(found), attributes, key)

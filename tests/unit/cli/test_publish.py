@@ -93,6 +93,15 @@ def test_a_bad_line_is_named_and_what_stands_before_it_is_published(
     assert len(all_of(orders)) == 2
 
 
+def test_a_gap_record_is_not_published_as_an_empty_message(orders: Program, tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text('{"data": "a"}\n{"gap": "dropped", "ordering_key": "k", "count": 1}\n')
+    ran = orders("publish", "orders", "--file", file, "--format", "messages")
+    assert ran.code == 2
+    assert f"{file}, line 2: a gap record is no message" in ran.err
+    assert len(all_of(orders)) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
