@@ -130,7 +130,8 @@ class Subscription:
         self._gaps_delivered = 0
         self.failures = Failures()
         self._holds = Holds()
-        self._out_of_key: dict[str, list[int]] = {}  # leases in order, where a key may have several
+        # Leases in order, where a key may have several; None while nothing has failed, and nobody asks for them.
+        self._out_of_key: dict[str, list[int]] | None = None
         self._oldest_us: float = inf  # nothing that waits was stored earlier; `inf` itself, never an equal of it
         self._swept_us = 0
         self._starved: tuple[int, int] | None = None  # (position, since) of the first that did not fit
@@ -158,12 +159,12 @@ class Subscription:
         self.retention_us = round(options.message_retention_duration * MICROSECONDS)
 
     def _is_plain(self) -> bool:
-        """Whether leases and acks have nothing to look after: no failure, gap, window or limit, nothing unread.
+        """Whether leases and acks have nothing to look after: no failure, gap or limit, nothing unread.
 
         That is how it is nearly always, and `_plain` says so in one look. Whoever brings trouble
         takes it away; an ack after which there is none left gives it back.
         """
-        if self.windowed or self._flow is not None or self._starved is not None:
+        if self._flow is not None or self._starved is not None or self._out_of_key is not None:
             return False
         return not (self._gaps or self.failures.known or self._lagging or self._cold)
 
@@ -356,10 +357,8 @@ class Subscription:
             self._gaps_delivered += _count_gaps(taken)
         if self.failures.known:
             self.counters.redelivered += self.failures.were_out(taken)
-        if self.windowed:
-            for lease, record in zip(leases, taken, strict=True):
-                if key := record[KEY]:
-                    self._out_of_key.setdefault(key, []).append(lease)
+        if self._out_of_key is not None:
+            self._note_keys(self._out_of_key, zip(leases, taken, strict=True))
 
     def _choose(
         self, taken: list[Record], count: int, now_us: int, consumer: object, left: float, alone: bool
@@ -421,6 +420,8 @@ class Subscription:
         self._lanes.done(records)
         self._end(leases, records)
         self._not_acked += len(records) - self._forget(records)
+        if not self.failures.known:
+            self._out_of_key = None
         self._plain = self._is_plain()
 
     def decide_failure(
@@ -458,8 +459,19 @@ class Subscription:
         """All that is out of a key from the first of these on: no later one may stay out and pass them."""
         if not self.windowed:
             return leases
+        if self._out_of_key is None:
+            # To know this all the time would cost every message; so it is found out at the first failure, and kept
+            # up to date until an ack leaves nothing that has failed.
+            self._out_of_key = {}
+            self._note_keys(self._out_of_key, self.leases.out())
+            self._plain = False
         of_key = self._out_of_key[key]  # ascending, as positions are
         return of_key[of_key.index(min(leases)) :]
+
+    def _note_keys(self, out_of_key: dict[str, list[int]], leased: Iterable[tuple[int, Record]]) -> None:
+        for lease, record in leased:
+            if key := record[KEY]:
+                out_of_key.setdefault(key, []).append(lease)
 
     def failed(self, event: Failed) -> None:
         """Failed deliveries come back to their place, and wait there as decided."""
@@ -526,13 +538,13 @@ class Subscription:
         self.leases.end(leases)
         if self._flow is not None:
             self.out_bytes -= sum(map(_size, records))
-        if self._out_of_key:
+        if out_of_key := self._out_of_key:
             for lease, record in zip(leases, records, strict=True):
                 if key := record[KEY]:
-                    of_key = self._out_of_key[key]
+                    of_key = out_of_key[key]
                     of_key.remove(lease)
                     if not of_key:
-                        del self._out_of_key[key]
+                        del out_of_key[key]
 
     def _forget(self, records: Sequence[Record]) -> int:
         """These are no longer part of the backlog; returns how many messages that were."""
@@ -892,7 +904,7 @@ class Subscription:
     def _start_over(self, records: list[Record]) -> None:
         self._not_acked += self.leases.count
         self.leases.clear()
-        self._out_of_key.clear()
+        self._out_of_key = None
         self.failures.clear()
         self._holds.clear()
         self._starved = None
