@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from math import inf
 from operator import itemgetter
 from types import MappingProxyType
@@ -36,7 +36,9 @@ HOT_BYTES = 64_000_000  # and their bytes, beyond which data is put aside: to re
 COLD: Any = type("Cold", (), {"__repr__": lambda _: "COLD"})()  # stands for data that was put aside
 PASS_OVER = 100  # how far a pull looks past messages that do not fit the bytes that are free
 
+_data = itemgetter(DATA)
 _size = itemgetter(SIZE)
+_stored_us = itemgetter(STORED_US)
 _position = itemgetter(POSITION)
 
 
@@ -778,8 +780,11 @@ class Subscription:
 
     def _line_up(self, records: Iterable[Record], until_us: Mapping[int, int | None]) -> None:
         """Put records into their lanes; those of `until_us`, and their keys, wait so long."""
+        if not until_us:
+            self._lanes.put(records)
+            return
         free: list[Record] = []
-        last = max(until_us, default=-1)
+        last = max(until_us)
         for record in records:
             position, key = record[POSITION], record[KEY]
             waits = position in until_us and not isinstance(record[DATA], Gap)
@@ -798,17 +803,11 @@ class Subscription:
 
     def _take_and_read(self, count: int, consumer: object) -> list[Record]:
         """What is ready for a consumer, here and in the log: of what is ready here, some may be ready for others."""
-        self._catch_up(count)
         taken = self._lanes.take(count, consumer)
         while self._lagging and len(taken) < count:
             self._take_in(self._read_on())
             taken += self._lanes.take(count - len(taken), consumer)
         return taken
-
-    def _catch_up(self, count: int) -> None:
-        """Take in from the log until so many are ready, or nothing is left there."""
-        while self._lagging and self._lanes.ready() < count:
-            self._take_in(self._read_on())
 
     def _read_on(self) -> list[Record]:
         """The next messages of the log."""
@@ -817,10 +816,11 @@ class Subscription:
         self._move_to(records[-1][POSITION] + 1 if records else end)
         return records
 
-    def _take_in(self, records: Iterable[Record]) -> None:
+    def _take_in(self, records: list[Record]) -> None:
         if self._skip:
             records = [record for record in records if record[POSITION] not in self._skip]
-        records = [record for record in records if self._matches(record)]
+        if self.matches is not None:
+            records = [record for record in records if self._matches(record)]
         if self._to_come is None:
             until_us: Mapping[int, int | None] = {}
         else:
@@ -917,11 +917,11 @@ class Subscription:
 
     def _put(self, records: Sequence[Record], until_us: Mapping[int, int | None] = MappingProxyType({})) -> None:
         """Line up messages that were visible before."""
-        messages = [record for record in records if not isinstance(record[DATA], Gap)]
-        self._add_gaps(len(records) - len(messages))
-        self.backlog_messages += len(messages)
-        self.backlog_bytes += sum(map(_size, messages))
-        self._oldest_us = min([self._oldest_us, *(record[STORED_US] for record in records)])
+        gaps = _count_gaps(records)
+        self._add_gaps(gaps)
+        self.backlog_messages += len(records) - gaps
+        self.backlog_bytes += sum(map(_size, records))  # that of a gap is 0
+        self._oldest_us = min(self._oldest_us, min(map(_stored_us, records), default=inf))
         self._line_up(records, until_us)
 
     def _size_out(self) -> int:
@@ -939,7 +939,7 @@ def _chilled(record: Record) -> Record:
 
 
 def _count_gaps(records: Iterable[Record]) -> int:
-    return sum(isinstance(record[DATA], Gap) for record in records)
+    return sum(map(isinstance, map(_data, records), repeat(Gap)))
 
 
 def _window(options: SubscriptionOptions) -> int:
