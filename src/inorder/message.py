@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
-from operator import add
+from operator import add, itemgetter
 from time import sleep
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import FailedPrecondition, InvalidMessage, InvalidOrderingKey
@@ -49,6 +49,7 @@ PUBLISH_US: Final = 4
 SIZE: Final = 5
 STORED_US: Final = 6
 
+_data, _size = itemgetter(DATA), itemgetter(SIZE)
 _TAILS = [f"{number:02}" for number in range(100)]  # the last two figures of every number of several
 
 
@@ -240,6 +241,33 @@ def delivered(
         message._source = source
         message._unsettled = None
     return messages
+
+
+class Leased(NamedTuple):
+    """Messages that are out, side by side: for whoever passes them on, and needs no object of each."""
+
+    leases: Sequence[int]
+    attempts: Sequence[int]
+    records: list[Record]
+
+    def messages(self, source: Source) -> list[Message]:
+        return delivered(self.records, self.attempts, self.leases, source)
+
+    def size(self) -> int:
+        """Of all of them, in bytes."""
+        return sum(map(_size, self.records))
+
+    def gaps(self) -> list[int]:
+        """The leases of those that are none, but stand for messages that will not come."""
+        if {*map(type, map(_data, self.records))} == {bytes}:
+            return []
+        return [lease for lease, record in zip(self.leases, self.records, strict=True) if isinstance(record[DATA], Gap)]
+
+    def without(self, over: Collection[int]) -> Leased:
+        """All but those with these leases."""
+        left = [one for one in zip(self.leases, self.attempts, self.records, strict=True) if one[0] not in over]
+        leases, attempts, records = zip(*left, strict=True) if left else ((), (), ())
+        return Leased(leases, attempts, list(records))
 
 
 def leases_of(messages: Sequence[object]) -> tuple[str, Sequence[int]] | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
-from typing import NamedTuple
 
-from inorder.message import Batch, Gap, Message, Record, Source, delivered
+from inorder.message import Batch, Gap, Leased
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.varints import VARINTS, length
 
@@ -39,24 +38,7 @@ def published_ids(response: bytes) -> list[str]:
     return list(v1.Published.FromString(response).message_ids)
 
 
-class Arrived(NamedTuple):
-    """Messages that have come, side by side."""
-
-    leases: Sequence[int]
-    attempts: Sequence[int]
-    records: list[Record]
-
-    def messages(self, source: Source) -> list[Message]:
-        return delivered(self.records, self.attempts, self.leases, source)
-
-    def without(self, over: set[int]) -> Arrived:
-        """All but those whose leases are over."""
-        left = [one for one in zip(self.leases, self.attempts, self.records, strict=True) if one[0] not in over]
-        leases, attempts, records = zip(*left, strict=True) if left else ((), (), ())
-        return Arrived(leases, attempts, list(records))
-
-
-def arrived(columns: v1.Columns, offset: int = 0) -> Arrived:
+def arrived(columns: v1.Columns, offset: int = 0) -> Leased:
     """What a delivery has brought; leases are counted from `offset` on."""
     leases = list(columns.leases)
     if offset:
@@ -75,4 +57,4 @@ def arrived(columns: v1.Columns, offset: int = 0) -> Arrived:
             contents[place] = Gap(gap.ordering_key, gap.first_position, gap.last_position, gap.count, gap.reason)
     times = list(columns.publish_us)
     records = list(zip(columns.positions, keys, contents, attributes, times, sizes, times, strict=True))
-    return Arrived(leases, list(columns.attempts), records)
+    return Leased(leases, list(columns.attempts), records)
