@@ -111,9 +111,9 @@ def test_what_was_not_answered_goes_again_under_its_number_once_all_has_come_bac
 def test_behind_a_batch_that_is_refused_its_keys_fail_and_others_go_on_under_another_name() -> None:
     server = Server()
     outlet = outlet_of(server)
-    refused, same_key = publish(outlet, "a1"), publish(outlet, "a2")
-    mixed, other_key = publish(outlet, "a3", "c1"), publish(outlet, "b1")
-    first, *behind = server.take(4)
+    refused, mixed = publish(outlet, "a1"), publish(outlet, "a2", "c1")
+    other_key, same_key = publish(outlet, "b1"), publish(outlet, "a3")
+    first, *behind = server.take(MAX_UNDER_WAY)
     first.fail(TopicNotFound("orders"))
     for one in behind:
         one.fail(OutOfSequence(f"{one.attempt.number}"))
