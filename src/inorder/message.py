@@ -17,7 +17,7 @@ from time import sleep
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from inorder.clock import MICROSECONDS
-from inorder.errors import FailedPrecondition, InvalidMessage, InvalidOrderingKey
+from inorder.errors import FailedPrecondition, InvalidAckId, InvalidMessage, InvalidOrderingKey
 from inorder.options import (
     MAX_ATTRIBUTE_KEY_BYTES,
     MAX_ATTRIBUTE_VALUE_BYTES,
@@ -87,7 +87,7 @@ class Message:
     # Set when delivered, and deleted by who settles the message: of several threads one can, and no lock is
     # needed, which would cost as much as the rest of an answer. The answer itself is set by who settles it.
     _unsettled: None
-    _settled: Pending[None]
+    _settled: Pending[None] | AckedTogether
     _lease: int
     _attempt: int
 
@@ -194,7 +194,8 @@ class Message:
         self._delivered_by()
         while not hasattr(self, "_settled"):  # another thread is between two lines of `ack` or `nack`
             sleep(0)
-        return self._settled
+        settled = self._settled
+        return settled.answer_to(self) if isinstance(settled, AckedTogether) else settled
 
     def _delivered_by(self) -> Source:
         if self._source is None:
@@ -241,6 +242,48 @@ def delivered(
         message._source = source
         message._unsettled = None
     return messages
+
+
+class AckedTogether:
+    """Messages that were acked as one. Nobody makes an answer to each of them, but for who asks for it."""
+
+    __slots__ = ("_over", "leases")
+
+    def __init__(self) -> None:
+        self.leases: list[int] = []
+        self._over: Pending[list[int]] = Pending()
+
+    def add(self, message: Message, source: Source) -> bool:
+        """Whether this is its first answer, and goes where the others go: then it is one of them."""
+        if message._source is not source:
+            return False
+        try:
+            del message._unsettled
+        except AttributeError:
+            return False
+        message._settled = self
+        self.leases.append(message._lease)
+        return True
+
+    def settle(self, settled: Pending[list[int]]) -> None:
+        """The broker says which of the leases were over already, or what went wrong."""
+        settled.hand_to(self._over)
+
+    def answer_to(self, message: Message) -> Pending[None]:
+        def answer(over: list[int]) -> None:
+            if message._lease in over:
+                raise InvalidAckId(message.ack_id)
+
+        return self._over.map(answer)
+
+    def answer(self, ack_id_prefix: str) -> Pending[None]:
+        """To all of them: the first that was over is told."""
+
+        def answer(over: list[int]) -> None:
+            if over:
+                raise InvalidAckId(f"{ack_id_prefix}{min(over, key=self.leases.index)}")
+
+        return self._over.map(answer)
 
 
 class Leased(NamedTuple):
