@@ -253,17 +253,21 @@ class AckedTogether:
         self.leases: list[int] = []
         self._over: Pending[list[int]] = Pending()
 
-    def add(self, message: Message, source: Source) -> bool:
-        """Whether this is its first answer, and goes where the others go: then it is one of them."""
-        if message._source is not source:
-            return False
-        try:
-            del message._unsettled
-        except AttributeError:
-            return False
-        message._settled = self
-        self.leases.append(message._lease)
-        return True
+    def add(self, messages: Iterable[Message], source: Source) -> list[Message]:
+        """Messages of one source whose first answer this is; returns the others."""
+        others: list[Message] = []
+        for message in messages:
+            if message._source is source:
+                try:
+                    del message._unsettled
+                except AttributeError:
+                    others.append(message)
+                else:
+                    message._settled = self
+                    self.leases.append(message._lease)
+            else:
+                others.append(message)
+        return others
 
     def settle(self, settled: Pending[list[int]]) -> None:
         """The broker says which of the leases were over already, or what went wrong."""

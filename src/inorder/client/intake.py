@@ -253,8 +253,8 @@ class Intake:
     def ack_together(self, messages: Iterable[Message]) -> Pending[list[None]]:
         """Ack messages in one call to the broker, and let all be known as one: no answer is made to each."""
         acked = AckedTogether()
-        others = [message for message in messages if not acked.add(message, self)]
-        answers = [message.ack() for message in others]  # they know where to, or that they were answered before
+        # The others know where to, or that they were answered before.
+        answers = [message.ack() for message in acked.add(messages, self)]
         if leases := acked.leases:
             with self._lock:
                 passed_on = self._let_go(leases)

@@ -116,7 +116,7 @@ class Iteration(ABC):
                 self.leave()
                 return
             self._current = self._intake.next_ones(self._size)
-            if any(isinstance(message._record[DATA], Gap) for message in self._current):
+            if Gap in {type(message._record[DATA]) for message in self._current}:
                 yield from self._tell_gaps()
                 if not self._current:
                     continue

@@ -289,6 +289,8 @@ class Desk:
         self._free(self._broker.over(self._name, self._out))
 
     def _free(self, leases: Iterable[int]) -> None:
+        if not self._out:  # as those have it who count by themselves
+            return
         for lease in leases:
             if held := self._out.pop(lease, None):
                 held[0].freed(held[1])
