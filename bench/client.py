@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from bench.certificate import self_signed
+from bench.durable import publish_take_ack
 from bench.peers import Missing, NewPublisher, NewQueue, servers, start_peer
 from bench.report import Effort, Row, Table, Target, interleaved, number
 from bench.server import ours as our_command
@@ -41,7 +42,9 @@ WINDOW = 1_000  # messages of a key that may be out, in order
 PUBLISHERS = 64
 HANDLER_SECONDS = 0.001
 UNANSWERED = 8  # batches: a publisher need not wait for each, and should not run away
+STRICT_BATCH = 100
 OURS, NATS, REDIS, GOOGLE = "inorder", "NATS JetStream", "Redis Streams, everysec", "Google's client"
+LISTS, POSTGRESQL = "inorder, by lists", "PostgreSQL, COPY and SKIP LOCKED"
 
 _names = numbers()
 
@@ -51,6 +54,7 @@ def measure(effort: Effort) -> Iterator[Table]:
         folder = stack.enter_context(servers.folder())
         address = stack.enter_context(serving(our_command("--data", str(folder / "data")))).address
         yield _end_to_end(effort, address)
+        yield _strict(effort, address)
         yield _hot_key(effort, address)
         yield from _single_publishes(effort, address)
         yield _keys_together(effort, address)
@@ -76,16 +80,19 @@ def _subscribed(address: str, **options: Any) -> Iterator[tuple[Topic, Subscript
 
 
 def _end_to_end(effort: Effort, address: str) -> Table:
-    ours, peers = effort.of(100_000, 10_000), effort.of(10_000, 2_000)
-    contestants: dict[str, Callable[[], float]] = {OURS: partial(_through_our_client, address, ours)}
+    count, of_nats = effort.of(100_000, 10_000), effort.of(20_000, 2_000)
+    contestants: dict[str, Callable[[], float]] = {
+        OURS: partial(_through_our_client, address, count),
+        LISTS: partial(_through_our_lists, address, count, BATCH, WINDOW),
+    }
     missing: dict[str, str] = {}
     with ExitStack() as stack:
-        for name, start, run in (
-            (NATS, partial(start_peer, "nats_jetstream", False), _through_nats),
-            (REDIS, partial(start_peer, "redis_streams", "everysec"), _through_redis),
+        for name, start, run, of_peer in (
+            (NATS, partial(start_peer, "nats_jetstream", False), _through_nats, of_nats),
+            (REDIS, partial(start_peer, "redis_streams", "everysec"), _through_redis, count),
         ):
             try:
-                contestants[name] = partial(run, stack.enter_context(start()), peers)
+                contestants[name] = partial(run, stack.enter_context(start()), of_peer)
             except Missing as reason:
                 missing[name] = str(reason)
         rates = interleaved(contestants, effort)
@@ -93,13 +100,37 @@ def _end_to_end(effort: Effort, address: str) -> Table:
         f"Client: publish, handle and ack, {KEYS:,} keys, batches of {BATCH:,}, end to end",
         "messages/s",
         [
-            Row(f"against {NATS}", rates[OURS], rates.get(NATS, ()), Target(8), missing.get(NATS, "")),
-            Row(f"against {REDIS}", rates[OURS], rates.get(REDIS, ()), Target(3), missing.get(REDIS, "")),
+            Row(f"{how}, against {peer}", rates[ours], rates.get(peer, ()), target, missing.get(peer, ""))
+            for ours, how, targets in (
+                (LISTS, "by lists", (Target(8), Target(3))),
+                (OURS, "a handler for each", (None, None)),
+            )
+            for peer, target in zip((NATS, REDIS), targets, strict=True)
         ],
         [
             f"Up to {WINDOW:,} messages of a key are out at once, in order. Ours syncs before it answers a publish;",
-            "NATS syncs every two minutes, Redis every second.",
+            "NATS syncs every two minutes, Redis every second. By lists, as the peers: a list is taken, handled and",
+            "acked as one. A handler is an `async def` that is called, and acks, message by message.",
         ],
+    )
+
+
+def _strict(effort: Effort, address: str) -> Table:
+    count = effort.of(30_000, 3_000)
+    contestants = {LISTS: partial(_through_our_lists, address, count, STRICT_BATCH, 1)}
+    missing = ""
+    with ExitStack() as stack:
+        try:
+            peer = stack.enter_context(start_peer("postgresql"))
+            contestants[POSTGRESQL] = partial(publish_take_ack, count, peer)
+        except Missing as reason:
+            missing = str(reason)
+        rates = interleaved(contestants, effort)
+    return Table(
+        f"Client: publish, take and ack, {KEYS:,} keys, one of a key out, batches of {STRICT_BATCH}, end to end",
+        "messages/s",
+        [Row(f"against {POSTGRESQL}", rates[LISTS], rates.get(POSTGRESQL, ()), Target(0.8), missing)],
+        ["Both sync before they answer a publish; PostgreSQL syncs acks, too."],
     )
 
 
@@ -109,17 +140,44 @@ def _through_our_client(address: str, count: int) -> float:
         handled = _Handled(count)
         subscription.on("message", handled.handle).open()
         start = perf_counter()
-        unanswered: deque[Pending[list[str]]] = deque()
-        for batch in split(pairs, BATCH):
-            unanswered.append(topic.publish_many([Message(data, ordering_key=key) for key, data in batch]))
-            if len(unanswered) == UNANSWERED:
-                unanswered.popleft().result()
-        for answer in unanswered:
-            answer.result()
+        _publish(topic, pairs, BATCH)
         handled.wait()
         elapsed = perf_counter() - start
     check_order(handled.received, count)
     return count / elapsed
+
+
+def _through_our_lists(address: str, count: int, size: int, window: int) -> float:
+    pairs, received = random_pairs(count, KEYS), list[bytes]()
+    with _subscribed(address, max_outstanding_per_key=window) as (topic, subscription):
+        batches = subscription.batches(size, one_per_key=window == 1)
+
+        def consume() -> None:
+            for batch in batches:
+                received.extend([message.data for message in batch])
+                batches.ack(batch)
+                if len(received) >= count:
+                    break
+
+        consumer = threading.Thread(target=consume)
+        start = perf_counter()
+        consumer.start()
+        _publish(topic, pairs, size)
+        consumer.join(PATIENCE_SECONDS)
+        elapsed = perf_counter() - start
+        batches.close()
+    check_order(received, count)
+    return count / elapsed
+
+
+def _publish(topic: Topic, pairs: Sequence[Pair], size: int) -> None:
+    unanswered: deque[Pending[list[str]]] = deque()
+    for batch in split(pairs, size):
+        unanswered.append(topic.publish_many([Message(data, ordering_key=key) for key, data in batch]))
+        if len(unanswered) == UNANSWERED:
+            unanswered.popleft().result()
+    for answer in unanswered:
+        answer.result()
 
 
 class _Handled:

@@ -43,7 +43,7 @@ def measure(effort: Effort) -> Iterator[Table]:
         Peer("Redis Streams, appendfsync always", partial(start_peer, "redis_streams"), Target(8)),
         Peer("PostgreSQL, COPY and SKIP LOCKED", partial(start_peer, "postgresql"), Target(3)),
     ]
-    work = partial(_publish_take_ack, effort.of(30_000, 3_000))
+    work = partial(publish_take_ack, effort.of(30_000, 3_000))
     title = f"Durable: publish, take and ack, {KEYS:,} keys, batches of {BATCH}"
     notes = [_disk(), *_versions("redis-server", "postgres"), "Our acks are written, and synced with the next publish."]
     yield Table(title, "messages/s", _compare(ours.queues, peers, work, effort), notes)
@@ -105,7 +105,8 @@ def _compare(our_start: Start, peers: Sequence[Peer], run: Callable[[Any], float
     ]
 
 
-def _publish_take_ack(count: int, new_queue: NewQueue) -> float:
+def publish_take_ack(count: int, new_queue: NewQueue) -> float:
+    """Messages per second through a queue, in step: a batch in, a batch out and done."""
     batches, received = split(random_pairs(count, KEYS), BATCH), list[bytes]()
     with new_queue() as queue:
         start = perf_counter()

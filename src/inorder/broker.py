@@ -32,6 +32,7 @@ from inorder.message import (
     DATA,
     Batch,
     Gap,
+    Leased,
     Message,
     Source,
     batch_of,
@@ -314,6 +315,25 @@ class MessageQueue(Turns):
             for call in calls:
                 call()
         return delivered(records, attempts, leases, source)
+
+    def lease(
+        self,
+        subscription: str,
+        max_messages: int,
+        source: Source | None = None,
+        *,
+        max_bytes: float = inf,
+        alone: bool = True,
+    ) -> Leased:
+        """As `take`, for whoever passes messages on: no objects are made of them."""
+
+        def lease(state: State, now_us: int) -> Decision[Leased]:
+            if source is not None:
+                self._check_consumer(source, subscription)
+            subscribed, leases, records = state.lease(subscription, max_messages, now_us, source, max_bytes, alone)
+            return Leased(leases, subscribed.failures.attempts(records), records), (), ()
+
+        return self._turn(lease)
 
     def consumer(self, subscription: str) -> Source:
         """One more consumer of a subscription, to take as: of a key it keeps what it has, beside others."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
+from operator import itemgetter
 from time import sleep
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from inorder.clock import MICROSECONDS
-from inorder.errors import FailedPrecondition, InvalidMessage, InvalidOrderingKey
+from inorder.errors import FailedPrecondition, InvalidAckId, InvalidMessage, InvalidOrderingKey
 from inorder.options import (
     MAX_ATTRIBUTE_KEY_BYTES,
     MAX_ATTRIBUTE_VALUE_BYTES,
@@ -48,6 +49,7 @@ PUBLISH_US: Final = 4
 SIZE: Final = 5
 STORED_US: Final = 6
 
+_data, _size = itemgetter(DATA), itemgetter(SIZE)
 _TAILS = [f"{number:02}" for number in range(100)]  # the last two figures of every number of several
 
 
@@ -85,7 +87,7 @@ class Message:
     # Set when delivered, and deleted by who settles the message: of several threads one can, and no lock is
     # needed, which would cost as much as the rest of an answer. The answer itself is set by who settles it.
     _unsettled: None
-    _settled: Pending[None]
+    _settled: Pending[None] | AckedTogether
     _lease: int
     _attempt: int
 
@@ -192,7 +194,8 @@ class Message:
         self._delivered_by()
         while not hasattr(self, "_settled"):  # another thread is between two lines of `ack` or `nack`
             sleep(0)
-        return self._settled
+        settled = self._settled
+        return settled.answer_to(self) if isinstance(settled, AckedTogether) else settled
 
     def _delivered_by(self) -> Source:
         if self._source is None:
@@ -239,6 +242,79 @@ def delivered(
         message._source = source
         message._unsettled = None
     return messages
+
+
+class AckedTogether:
+    """Messages that were acked as one. Nobody makes an answer to each of them, but for who asks for it."""
+
+    __slots__ = ("_over", "leases")
+
+    def __init__(self) -> None:
+        self.leases: list[int] = []
+        self._over: Pending[list[int]] = Pending()
+
+    def add(self, messages: Iterable[Message], source: Source) -> list[Message]:
+        """Messages of one source whose first answer this is; returns the others."""
+        others: list[Message] = []
+        for message in messages:
+            if message._source is source:
+                try:
+                    del message._unsettled
+                except AttributeError:
+                    others.append(message)
+                else:
+                    message._settled = self
+                    self.leases.append(message._lease)
+            else:
+                others.append(message)
+        return others
+
+    def settle(self, settled: Pending[list[int]]) -> None:
+        """The broker says which of the leases were over already, or what went wrong."""
+        settled.hand_to(self._over)
+
+    def answer_to(self, message: Message) -> Pending[None]:
+        def answer(over: list[int]) -> None:
+            if message._lease in over:
+                raise InvalidAckId(message.ack_id)
+
+        return self._over.map(answer)
+
+    def answer(self, ack_id_prefix: str) -> Pending[None]:
+        """To all of them: the first that was over is told."""
+
+        def answer(over: list[int]) -> None:
+            if over:
+                raise InvalidAckId(f"{ack_id_prefix}{min(over, key=self.leases.index)}")
+
+        return self._over.map(answer)
+
+
+class Leased(NamedTuple):
+    """Messages that are out, side by side: for whoever passes them on, and needs no object of each."""
+
+    leases: Sequence[int]
+    attempts: Sequence[int]
+    records: list[Record]
+
+    def messages(self, source: Source) -> list[Message]:
+        return delivered(self.records, self.attempts, self.leases, source)
+
+    def size(self) -> int:
+        """Of all of them, in bytes."""
+        return sum(map(_size, self.records))
+
+    def gaps(self) -> list[int]:
+        """The leases of those that are none, but stand for messages that will not come."""
+        if {*map(type, map(_data, self.records))} == {bytes}:
+            return []
+        return [lease for lease, record in zip(self.leases, self.records, strict=True) if isinstance(record[DATA], Gap)]
+
+    def without(self, over: Collection[int]) -> Leased:
+        """All but those with these leases."""
+        left = [one for one in zip(self.leases, self.attempts, self.records, strict=True) if one[0] not in over]
+        leases, attempts, records = zip(*left, strict=True) if left else ((), (), ())
+        return Leased(leases, attempts, list(records))
 
 
 def leases_of(messages: Sequence[object]) -> tuple[str, Sequence[int]] | None:

@@ -66,21 +66,17 @@ class Pending(Generic[T]):
     def all(cls, pendings: Sequence[Pending[U]]) -> Pending[list[U]]:
         """All results in their order, or the first of their errors, when every one is done."""
         gathered: Pending[list[U]] = Pending()
-        left = len(pendings)
-        lock = threading.Lock()
+        left = iter(pendings)
 
-        def finished(_: Pending[U]) -> None:
-            nonlocal left
-            with lock:
-                left -= 1
-                if left:
+        def look_on(_: object) -> None:
+            # One is waited for at a time: mostly all are set together, and then the first to call finds all done.
+            for pending in left:
+                if pending._value is _UNSET and pending._error is None:
+                    pending.add_done_callback(look_on)
                     return
             gathered._settle_by(lambda: [pending.result() for pending in pendings])
 
-        if not pendings:
-            return Pending.of([])
-        for pending in pendings:
-            pending.add_done_callback(finished)
+        look_on(None)
         return gathered
 
     def map(self, change: Callable[[T], U]) -> Pending[U]:

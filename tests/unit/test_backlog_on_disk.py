@@ -62,6 +62,15 @@ def test_a_long_backlog_is_consumed_in_order(queue: MessageQueue, ordered: bool,
     assert queue.metrics("worker").backlog_messages == 0
 
 
+def test_a_window_reads_no_more_than_it_gives_out(queue: MessageQueue) -> None:
+    queue.register_subscription("worker", "orders", {"enable_message_ordering": True, "max_outstanding_per_key": 100})
+    for number in range(300):
+        queue.publish("orders", [Message((b"%d" % number).ljust(4_000), ordering_key="k")])  # a few to a block
+    taken = [int(message.data) for _ in range(3) for message in queue.pull("worker", 20)]
+    assert taken == [*range(60)]
+    assert in_memory(queue) < 100
+
+
 def test_a_key_that_is_stuck_keeps_nobody_from_what_lies_behind_it(queue: MessageQueue) -> None:
     queue.register_subscription("worker", "orders", {"enable_message_ordering": True})
     queue.publish("orders", [Message(b"stuck %d" % number, ordering_key="stuck") for number in range(100)])

@@ -128,6 +128,22 @@ def test_a_forked_process_is_told_that_the_broker_is_not_its_own_and_has_another
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_what_is_out_of_a_key_is_taken_back_each_time_that_one_of_it_fails() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"enable_message_ordering": True, "max_outstanding_per_key": 4})
+    for failing in (1, 2, 1):  # in between nothing has failed, and nobody knows what is out of which key
+        queue.publish("orders", [Message(b"%d" % number, ordering_key=key) for number in range(4) for key in "ab"])
+        pulled = queue.pull("worker", 100)
+        of_a = [message for message in pulled if message.ordering_key == "a"]
+        queue.nack(of_a[failing])
+        again = queue.pull("worker", 100)
+        assert [message.data for message in again] == [message.data for message in of_a[failing:]]
+        queue.ack([message for message in pulled if message.ordering_key == "b"])
+        queue.ack([*of_a[:failing], *again])
+        assert queue.metrics("worker").backlog_messages == 0
+
+
 def test_only_the_message_that_starves_makes_others_wait() -> None:
     """It is another consumer's, because of its key: one that did not fit just now has not waited long."""
     clock = ManualClock()

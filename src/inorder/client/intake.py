@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from inorder.clock import MICROSECONDS, Timer
 from inorder.core.lanes import FreeLanes, Lanes, SparseLanes
 from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
-from inorder.message import KEY, Message
+from inorder.message import KEY, AckedTogether, Message
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
@@ -250,6 +250,20 @@ class Intake:
 
         return self._extend([lease], seconds).map(extended)
 
+    def ack_together(self, messages: Iterable[Message]) -> Pending[list[None]]:
+        """Ack messages in one call to the broker, and let all be known as one: no answer is made to each."""
+        acked = AckedTogether()
+        # The others know where to, or that they were answered before.
+        answers = [message.ack() for message in acked.add(messages, self)]
+        if leases := acked.leases:
+            with self._lock:
+                passed_on = self._let_go(leases)
+            acked.settle(self._settle(leases, ()))
+            answers.append(acked.answer(self.ack_id_prefix))
+            if passed_on:
+                self._wake()
+        return Pending.all(answers)
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Send the answers that are given meanwhile at the end, in one call to the broker."""
@@ -311,21 +325,31 @@ class Intake:
         return False
 
     def _send_answers(self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]]) -> None:
-        settled = self._deliveries.settle(list(acks), list(nacks))
+        settled = self._settle(list(acks), list(nacks))
         if settled.done():
             self._sent(acks, nacks, settled)
         else:
-            self._unsettled.add(settled)
             settled.add_done_callback(lambda done: self._sent(acks, nacks, done))
+
+    def _settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
+        settled = self._deliveries.settle(acks, nacks)
+        if settled.done():
+            self._settled(settled)
+        else:
+            self._unsettled.add(settled)
+            settled.add_done_callback(self._settled)
+        return settled
+
+    def _settled(self, settled: Pending[list[int]]) -> None:
+        self._unsettled.discard(settled)
+        if settled.exception() is None and settled.result():
+            self._keep_leases()  # where one was lost, others may have been
 
     def _sent(
         self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]], settled: Pending[list[int]]
     ) -> None:
-        self._unsettled.discard(settled)
         failed = settled.exception()
         over = settled.result() if failed is None else ()
-        if over:
-            self._keep_leases()  # where one was lost, others may have been
         if nacks:
             self._after_nacks(nacks)
         if failed is None and not over:

@@ -72,6 +72,10 @@ class Iteration(ABC):
         """Extend the leases of messages that the loop has got; whether the broker says that all are still ours."""
         return self._intake.keep(messages)
 
+    def ack(self, messages: Iterable[Message]) -> Pending[list[None]]:
+        """Ack messages, all of them in one call to the broker."""
+        return self._intake.ack_together(messages)
+
     def answer(self, done: Iterable[Message], failed: Iterable[Message]) -> list[Pending[None]]:
         """Ack and nack messages, all of them in one call to the broker; returns the answers to the acks."""
         with self._intake.together():
@@ -112,7 +116,7 @@ class Iteration(ABC):
                 self.leave()
                 return
             self._current = self._intake.next_ones(self._size)
-            if any(isinstance(message._record[DATA], Gap) for message in self._current):
+            if Gap in {type(message._record[DATA]) for message in self._current}:
                 yield from self._tell_gaps()
                 if not self._current:
                     continue

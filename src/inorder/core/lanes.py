@@ -6,7 +6,7 @@ records, and what a client holds of them. Knows nothing of leases, time or limit
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heappushpop
 from itertools import repeat
@@ -256,26 +256,27 @@ class WindowedLanes(Lanes[Item]):
         return len(self._line) + len(self._returned)  # at least: a key may have more than one turn
 
     def put_one(self, record: Item) -> None:
-        key = record[KEY]
-        if not key:
-            self._line.append(record)
-        elif waiting := self._behind.get(key):
-            waiting.append(record)
-        else:
-            self._behind[key] = deque((record,))
-            self._queue(key)
+        self.put((record,))
 
     def put(self, records: Iterable[Item]) -> None:
+        line, behind = self._line, self._behind
         for record in records:
-            self.put_one(record)
+            key = record[KEY]
+            if not key:
+                line.append(record)
+            elif waiting := behind.get(key):
+                waiting.append(record)
+            else:
+                if waiting is None:
+                    behind[key] = deque((record,))
+                else:  # others of the key are out
+                    waiting.append(record)
+                self._queue(key)
 
     def take(self, count: int, consumer: object = None) -> list[Item]:
         if self._returned:
             return self._take_in_turns(count, consumer)
-        taken: list[Item] = []
-        while len(taken) < count and (record := self._next(consumer)) is not None:
-            taken.append(record)
-        return taken
+        return self._take(count, consumer)
 
     def untake(self, records: Sequence[Item]) -> None:
         for record in reversed(records):
@@ -296,14 +297,25 @@ class WindowedLanes(Lanes[Item]):
             self._go_on(key)
 
     def done(self, records: Iterable[Item]) -> None:
+        # As `done_one` does, but counted in C, and written out: a key takes one step, however many of it are done.
         out, behind, tokens = self._out, self._behind, self._has_token
-        for record in records:
-            key = record[KEY]
-            # As `done_one` does, but for a key that goes on without anybody's help.
-            if key in tokens and out.get(key, 0) > 1 and behind[key]:
-                out[key] -= 1
-            else:
-                self.done_one(record)
+        for key, count in Counter(map(_key, records)).items():
+            if not key:
+                continue
+            left = out[key] - count
+            if left:
+                out[key] = left
+                if key not in tokens and behind[key]:
+                    self._queue(key)
+                continue
+            del out[key], self._owner[key]
+            if key in self._aside_for:
+                self._no_longer_aside(key)
+                self._line.append(key)
+            elif not behind[key]:
+                del behind[key]
+            elif key not in tokens:
+                self._queue(key)
 
     def hold(self, key: str, records: Sequence[Item]) -> None:
         for _ in records:
@@ -330,36 +342,42 @@ class WindowedLanes(Lanes[Item]):
             self._line.append(key)
 
     def _next(self, consumer: object) -> Item | None:
-        if self._aside:
-            while aside := self._aside.get(consumer):
-                key = next(iter(aside))
-                self._no_longer_aside(key)
-                self._has_token.discard(key)
-                if self._may_go(key):
-                    return self._go(key, consumer)
+        taken = self._take(1, consumer)
+        return taken[0] if taken else None
+
+    def _take(self, count: int, consumer: object) -> list[Item]:
+        taken: list[Item] = []
+        while len(taken) < count and (aside := self._aside.get(consumer)):
+            key = next(iter(aside))
+            self._no_longer_aside(key)
+            self._has_token.discard(key)
+            if self._may_go(key):
+                taken.append(self._go(key, consumer))
         # `_may_go`, `_go` and `_queue` written out: calling them cost more than all else here.
-        line, behind, out, window = self._line, self._behind, self._out, self._window
-        while line:
+        line, behind, out, owners, tokens = self._line, self._behind, self._out, self._owner, self._has_token
+        held, window = self._held, self._window
+        while line and len(taken) < count:
             turn = line.popleft()
             if not isinstance(turn, str):
-                return turn
-            waiting, already = behind.get(turn), out.get(turn, 0)
-            if not waiting or already >= window or turn in self._held:
-                self._has_token.discard(turn)
+                taken.append(turn)
                 continue
-            if already and (owner := self._owner[turn]) is not consumer:
+            waiting, already = behind.get(turn), out.get(turn, 0)
+            if not waiting or already >= window or turn in held:
+                tokens.discard(turn)
+                continue
+            if not already:
+                owners[turn] = consumer
+            elif (owner := owners[turn]) is not consumer:
                 self._aside_for[turn] = owner
                 self._aside.setdefault(owner, {})[turn] = None
                 continue
             out[turn] = already + 1
-            self._owner[turn] = consumer
-            record = waiting.popleft()
+            taken.append(waiting.popleft())
             if waiting and already + 1 < window:
                 line.append(turn)
             else:
-                self._has_token.discard(turn)
-            return record
-        return None
+                tokens.discard(turn)
+        return taken
 
     def _may_go(self, key: str) -> bool:
         return bool(self._behind.get(key)) and key not in self._held and self._out.get(key, 0) < self._window

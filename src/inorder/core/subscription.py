@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from math import inf
 from operator import itemgetter
 from types import MappingProxyType
@@ -36,7 +36,9 @@ HOT_BYTES = 64_000_000  # and their bytes, beyond which data is put aside: to re
 COLD: Any = type("Cold", (), {"__repr__": lambda _: "COLD"})()  # stands for data that was put aside
 PASS_OVER = 100  # how far a pull looks past messages that do not fit the bytes that are free
 
+_data = itemgetter(DATA)
 _size = itemgetter(SIZE)
+_stored_us = itemgetter(STORED_US)
 _position = itemgetter(POSITION)
 
 
@@ -130,7 +132,8 @@ class Subscription:
         self._gaps_delivered = 0
         self.failures = Failures()
         self._holds = Holds()
-        self._out_of_key: dict[str, list[int]] = {}  # leases in order, where a key may have several
+        # Leases in order, where a key may have several; None while nothing has failed, and nobody asks for them.
+        self._out_of_key: dict[str, list[int]] | None = None
         self._oldest_us: float = inf  # nothing that waits was stored earlier; `inf` itself, never an equal of it
         self._swept_us = 0
         self._starved: tuple[int, int] | None = None  # (position, since) of the first that did not fit
@@ -158,12 +161,12 @@ class Subscription:
         self.retention_us = round(options.message_retention_duration * MICROSECONDS)
 
     def _is_plain(self) -> bool:
-        """Whether leases and acks have nothing to look after: no failure, gap, window or limit, nothing unread.
+        """Whether leases and acks have nothing to look after: no failure, gap or limit, nothing unread.
 
         That is how it is nearly always, and `_plain` says so in one look. Whoever brings trouble
         takes it away; an ack after which there is none left gives it back.
         """
-        if self.windowed or self._flow is not None or self._starved is not None:
+        if self._flow is not None or self._starved is not None or self._out_of_key is not None:
             return False
         return not (self._gaps or self.failures.known or self._lagging or self._cold)
 
@@ -356,10 +359,8 @@ class Subscription:
             self._gaps_delivered += _count_gaps(taken)
         if self.failures.known:
             self.counters.redelivered += self.failures.were_out(taken)
-        if self.windowed:
-            for lease, record in zip(leases, taken, strict=True):
-                if key := record[KEY]:
-                    self._out_of_key.setdefault(key, []).append(lease)
+        if self._out_of_key is not None:
+            self._note_keys(self._out_of_key, zip(leases, taken, strict=True))
 
     def _choose(
         self, taken: list[Record], count: int, now_us: int, consumer: object, left: float, alone: bool
@@ -421,6 +422,8 @@ class Subscription:
         self._lanes.done(records)
         self._end(leases, records)
         self._not_acked += len(records) - self._forget(records)
+        if not self.failures.known:
+            self._out_of_key = None
         self._plain = self._is_plain()
 
     def decide_failure(
@@ -458,8 +461,19 @@ class Subscription:
         """All that is out of a key from the first of these on: no later one may stay out and pass them."""
         if not self.windowed:
             return leases
+        if self._out_of_key is None:
+            # To know this all the time would cost every message; so it is found out at the first failure, and kept
+            # up to date until an ack leaves nothing that has failed.
+            self._out_of_key = {}
+            self._note_keys(self._out_of_key, self.leases.out())
+            self._plain = False
         of_key = self._out_of_key[key]  # ascending, as positions are
         return of_key[of_key.index(min(leases)) :]
+
+    def _note_keys(self, out_of_key: dict[str, list[int]], leased: Iterable[tuple[int, Record]]) -> None:
+        for lease, record in leased:
+            if key := record[KEY]:
+                out_of_key.setdefault(key, []).append(lease)
 
     def failed(self, event: Failed) -> None:
         """Failed deliveries come back to their place, and wait there as decided."""
@@ -526,13 +540,13 @@ class Subscription:
         self.leases.end(leases)
         if self._flow is not None:
             self.out_bytes -= sum(map(_size, records))
-        if self._out_of_key:
+        if out_of_key := self._out_of_key:
             for lease, record in zip(leases, records, strict=True):
                 if key := record[KEY]:
-                    of_key = self._out_of_key[key]
+                    of_key = out_of_key[key]
                     of_key.remove(lease)
                     if not of_key:
-                        del self._out_of_key[key]
+                        del out_of_key[key]
 
     def _forget(self, records: Sequence[Record]) -> int:
         """These are no longer part of the backlog; returns how many messages that were."""
@@ -766,8 +780,11 @@ class Subscription:
 
     def _line_up(self, records: Iterable[Record], until_us: Mapping[int, int | None]) -> None:
         """Put records into their lanes; those of `until_us`, and their keys, wait so long."""
+        if not until_us:
+            self._lanes.put(records)
+            return
         free: list[Record] = []
-        last = max(until_us, default=-1)
+        last = max(until_us)
         for record in records:
             position, key = record[POSITION], record[KEY]
             waits = position in until_us and not isinstance(record[DATA], Gap)
@@ -786,17 +803,11 @@ class Subscription:
 
     def _take_and_read(self, count: int, consumer: object) -> list[Record]:
         """What is ready for a consumer, here and in the log: of what is ready here, some may be ready for others."""
-        self._catch_up(count)
         taken = self._lanes.take(count, consumer)
         while self._lagging and len(taken) < count:
             self._take_in(self._read_on())
             taken += self._lanes.take(count - len(taken), consumer)
         return taken
-
-    def _catch_up(self, count: int) -> None:
-        """Take in from the log until so many are ready, or nothing is left there."""
-        while self._lagging and self._lanes.ready() < count:
-            self._take_in(self._read_on())
 
     def _read_on(self) -> list[Record]:
         """The next messages of the log."""
@@ -805,10 +816,11 @@ class Subscription:
         self._move_to(records[-1][POSITION] + 1 if records else end)
         return records
 
-    def _take_in(self, records: Iterable[Record]) -> None:
+    def _take_in(self, records: list[Record]) -> None:
         if self._skip:
             records = [record for record in records if record[POSITION] not in self._skip]
-        records = [record for record in records if self._matches(record)]
+        if self.matches is not None:
+            records = [record for record in records if self._matches(record)]
         if self._to_come is None:
             until_us: Mapping[int, int | None] = {}
         else:
@@ -892,7 +904,7 @@ class Subscription:
     def _start_over(self, records: list[Record]) -> None:
         self._not_acked += self.leases.count
         self.leases.clear()
-        self._out_of_key.clear()
+        self._out_of_key = None
         self.failures.clear()
         self._holds.clear()
         self._starved = None
@@ -905,11 +917,11 @@ class Subscription:
 
     def _put(self, records: Sequence[Record], until_us: Mapping[int, int | None] = MappingProxyType({})) -> None:
         """Line up messages that were visible before."""
-        messages = [record for record in records if not isinstance(record[DATA], Gap)]
-        self._add_gaps(len(records) - len(messages))
-        self.backlog_messages += len(messages)
-        self.backlog_bytes += sum(map(_size, messages))
-        self._oldest_us = min([self._oldest_us, *(record[STORED_US] for record in records)])
+        gaps = _count_gaps(records)
+        self._add_gaps(gaps)
+        self.backlog_messages += len(records) - gaps
+        self.backlog_bytes += sum(map(_size, records))  # that of a gap is 0
+        self._oldest_us = min(self._oldest_us, min(map(_stored_us, records), default=inf))
         self._line_up(records, until_us)
 
     def _size_out(self) -> int:
@@ -927,7 +939,7 @@ def _chilled(record: Record) -> Record:
 
 
 def _count_gaps(records: Iterable[Record]) -> int:
-    return sum(isinstance(record[DATA], Gap) for record in records)
+    return sum(map(isinstance, map(_data, records), repeat(Gap)))
 
 
 def _window(options: SubscriptionOptions) -> int:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError
-from inorder.message import DATA, SIZE, Gap, Message, Source
+from inorder.message import SIZE, Leased, Source
 from inorder.options import SubscriptionOptions
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
 from inorder.server.resources import exactly_once, push_target
@@ -56,7 +56,7 @@ class Taker(Protocol):
     def alone(self) -> bool:
         """Whether it may get one message that is larger than its room."""
 
-    def give(self, messages: Sequence[Message]) -> None: ...
+    def give(self, leased: Leased) -> None: ...
 
     def end(self, error: Exception) -> None:
         """There is nothing to take any more."""
@@ -246,7 +246,7 @@ class Desk:
         room, size = taker.room()
         if room <= 0:
             return 0
-        messages = self._broker.take(
+        leased = self._broker.lease(
             self._name,
             min(room, share),
             taker.consumer,
@@ -255,22 +255,22 @@ class Desk:
         )
         if self._watch.options is not self.options:  # perhaps what was taken was then taken back, by new rules
             self._read(self._watch.options)
-            over = {*self._broker.over(self._name, [message._lease for message in messages])}
-            messages = [message for message in messages if message._lease not in over]
-        if not messages:
+            leased = leased.without({*self._broker.over(self._name, leased.leases)})
+        count = len(leased.records)
+        if not count:
             return 0
         if taker.own:
-            taker.give(messages)
-            return len(messages)
-        if gaps := [message._lease for message in messages if isinstance(message._record[DATA], Gap)]:
+            taker.give(leased)
+            return count
+        if gaps := leased.gaps():
             # The protocol has no word for a message that will not come: it is as if there were none.
             self._broker.settle(self._name, gaps, ())
-            messages = [message for message in messages if not isinstance(message._record[DATA], Gap)]
-        for message in messages:
-            self._out[message._lease] = taker, message._record[SIZE]
-        if messages:
-            taker.give(messages)
-        return len(messages) + len(gaps)
+            leased = leased.without(gaps)
+        for lease, record in zip(leased.leases, leased.records, strict=True):
+            self._out[lease] = taker, record[SIZE]
+        if leased.records:
+            taker.give(leased)
+        return count
 
     def _find_out_why(self) -> None:
         """Nothing could be given: the subscription may be detached, or leases may be over that fill somebody's room."""
@@ -289,6 +289,8 @@ class Desk:
         self._free(self._broker.over(self._name, self._out))
 
     def _free(self, leases: Iterable[int]) -> None:
+        if not self._out:  # as those have it who count by themselves
+            return
         for lease in leases:
             if held := self._out.pop(lease, None):
                 held[0].freed(held[1])
@@ -301,7 +303,3 @@ class Desk:
         if failed and self.ordered:
             self._forget_what_is_over()
         self.ask()
-
-
-def size_of(messages: Iterable[Message]) -> int:
-    return sum(message._record[SIZE] for message in messages)

@@ -16,11 +16,11 @@ from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError
-from inorder.message import Message
+from inorder.message import Leased, Message
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.protocol import PROTOCOL_KEY
 from inorder.server.answers import Answers, Outcome, check_deadline, outcome
-from inorder.server.desk import Desk, FlowControl, size_of, stream_numbers
+from inorder.server.desk import Desk, FlowControl, stream_numbers
 from inorder.server.desks import Desks
 from inorder.server.extensions.delivery import Delivery
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
@@ -262,14 +262,14 @@ class Stream:
         # Beside others too, if only the size of a response is in its way.
         return not self._waiting and (not self._out or self._max_bytes - self._out_bytes >= MAX_MESSAGE_BYTES)
 
-    def give(self, messages: Sequence[Message]) -> None:
-        size = size_of(messages)
-        self._out += len(messages)
+    def give(self, leased: Leased) -> None:
+        size = leased.size()
+        self._out += len(leased.records)
         self._out_bytes += size
         self._waiting_bytes += size
-        self._waiting += messages
+        self._waiting += leased.messages(self.consumer)
         if self.deadline_seconds != self.desk.ack_deadline_seconds:
-            self._broker.extend(self._name, [message._lease for message in messages], self.deadline_seconds)
+            self._broker.extend(self._name, leased.leases, self.deadline_seconds)
         self._changed.set()
 
     def end(self, error: Exception) -> None:

@@ -13,12 +13,12 @@ from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
 from inorder.errors import AlreadyExists, InorderError, NotFound
-from inorder.message import Message
+from inorder.message import Leased, Message
 from inorder.metadata import SubscriptionMetadata
 from inorder.options import SubscriptionOptions
 from inorder.server.admin import Admin
 from inorder.server.answers import Answers, Found, check_deadline, no_ack_id, outcome
-from inorder.server.desk import Desk, size_of
+from inorder.server.desk import Desk
 from inorder.server.desks import Desks
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES, check_request_size
 from inorder.server.names import Names, project_of
@@ -272,6 +272,7 @@ class OnePull:
         self._max = max_messages
         self._give_back = give_back
         self._messages: list[Message] = []
+        self._bytes = 0
         self._arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def messages(self, seconds: float) -> Sequence[Message]:
@@ -288,13 +289,14 @@ class OnePull:
         return self._messages
 
     def room(self) -> tuple[int, int]:
-        return self._max - len(self._messages), MAX_RESPONSE_BYTES - size_of(self._messages)
+        return self._max - len(self._messages), MAX_RESPONSE_BYTES - self._bytes
 
     def alone(self) -> bool:
         return not self._messages
 
-    def give(self, messages: Sequence[Message]) -> None:
-        self._messages += messages
+    def give(self, leased: Leased) -> None:
+        self._messages += leased.messages(self.consumer)
+        self._bytes += leased.size()
         # Not at once: others may be given in this turn.
         asyncio.get_running_loop().call_soon(self._arrive)
 

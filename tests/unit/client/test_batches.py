@@ -1,7 +1,10 @@
 """Lists of messages with several of a key, acks in one go, and a loop that is poked before it begins."""
 
+import pytest
+
 from inorder import Message, PubSub
 from inorder.broker import MessageQueue
+from inorder.errors import FailedPrecondition, InvalidAckId
 from inorder.testing.clock import ManualClock
 
 
@@ -47,6 +50,37 @@ def test_an_ack_in_one_go_tells_of_a_lease_that_is_over() -> None:
         messages = next(iter(batches))
         subscription.seek(time=0).result()
         assert "Invalid ack ID" in str(batches.ack(messages).exception())
+
+
+def test_of_messages_that_are_acked_as_one_each_has_its_own_answer() -> None:
+    broker = MessageQueue()
+    with PubSub(broker) as pubsub:
+        three_of_each_key(pubsub, window=10)
+        batches = pubsub.subscription("mover").batches(100, one_per_key=False)
+        messages = next(iter(batches))
+        lost = [message for message in messages if message.ordering_key == "a"]
+        broker.nack(lost[0])  # with which the broker takes back what is out behind it
+        together = batches.ack(messages)
+        assert together.exception().ack_ids == (lost[0].ack_id,)  # type: ignore[union-attr]
+        for message in messages:
+            assert isinstance(message.ack().exception(), InvalidAckId if message in lost else type(None))
+
+
+def test_what_was_answered_before_or_came_elsewhere_goes_its_own_way() -> None:
+    with PubSub("memory:") as pubsub:
+        three_of_each_key(pubsub, window=10)
+        other = pubsub.topic("orders").subscription("other").create().result()
+        pubsub.topic("orders").publish_message(b"elsewhere").result()
+        (elsewhere,) = other.pull(10).result()
+        batches = pubsub.subscription("mover").batches(100, one_per_key=False)
+        messages = next(iter(batches))
+        nacked = messages[0].nack()
+        assert batches.ack([*messages, elsewhere]).exception() is not None  # what is out behind it was taken back
+        assert nacked.exception() is None
+        assert messages[0].ack() is nacked
+        assert other.metrics().result().backlog_messages == 0
+        with pytest.raises(FailedPrecondition):
+            batches.ack([Message(b"never delivered")])
 
 
 def test_a_loop_that_is_poked_before_it_begins_goes_round_once() -> None:

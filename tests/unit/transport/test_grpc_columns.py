@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from inorder.broker import MessageQueue
 from inorder.message import DATA, Gap, Message, batch_of
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.server.extensions.delivery import columns_of
+from inorder.server.extensions.delivery import add_columns
 from inorder.testing.clock import ManualClock
 from inorder.transport.grpc.columns import arrived, publish_request, published_ids
 
@@ -44,11 +44,12 @@ def test_what_is_delivered_comes_as_it_was_stored(published: list[Message]) -> N
     queue.register_topic("orders")
     queue.register_subscription("worker", "orders")
     queue.publish("orders", published)
-    taken = queue.take("worker", 100)
-    read = arrived(v1.Columns.FromString(columns_of(taken).SerializeToString()), offset=1_000)
-    assert read.leases == [message._lease + 1_000 for message in taken]
-    assert read.attempts == [message._attempt for message in taken]
-    assert read.records == [(*message._record[:6], message._record[4]) for message in taken]
+    leased, columns = queue.lease("worker", 100), v1.Columns()
+    add_columns(columns, leased)
+    read = arrived(v1.Columns.FromString(columns.SerializeToString()), offset=1_000)
+    assert read.leases == [lease + 1_000 for lease in leased.leases]
+    assert read.attempts == [*leased.attempts]
+    assert read.records == [(*record[:6], record[4]) for record in leased.records]
 
 
 def test_a_gap_comes_in_its_place() -> None:
@@ -60,6 +61,7 @@ def test_a_gap_comes_in_its_place() -> None:
         queue.publish("orders", [Message(text.encode(), {"text": text}, ordering_key="k")])
     queue.ack(queue.take("worker", 1))
     queue.ack(queue.take("worker", 1))
-    [gap] = queue.take("worker", 1)
-    read = arrived(v1.Columns.FromString(columns_of([gap]).SerializeToString()))
+    columns = v1.Columns()
+    add_columns(columns, queue.lease("worker", 1))
+    read = arrived(v1.Columns.FromString(columns.SerializeToString()))
     assert read.records[0][DATA] == Gap("k", 2, 2, 1, "dropped")

@@ -13,12 +13,12 @@ from contextlib import suppress
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError, NotFound
-from inorder.message import DATA, Gap, Message
+from inorder.message import Gap, Leased
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import to_json
-from inorder.server.desk import Desk, FlowControl, size_of, stream_numbers
+from inorder.server.desk import Desk, FlowControl, stream_numbers
 from inorder.server.desks import Desks
 from inorder.server.extensions.resources import own_options
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
@@ -61,13 +61,13 @@ class Delivery:
         delivery = v1.Delivery()
         try:
             while True:
-                messages = self._broker.take(name, request.max_messages, max_bytes=MAX_RESPONSE_BYTES)
-                gaps = [message._lease for message in messages if isinstance(message._record[DATA], Gap)]
-                delivery.messages.MergeFrom(columns_of(messages, len(delivery.messages.leases)))
+                leased = self._broker.lease(name, request.max_messages, max_bytes=MAX_RESPONSE_BYTES)
+                add_columns(delivery.messages, leased)
+                gaps = leased.gaps()
                 if not gaps:
                     break
                 self._broker.settle(name, gaps, ())  # told is enough: nobody answers for what is not there
-                if len(gaps) < len(messages):
+                if len(gaps) < len(leased.records):
                     break
             id_prefix, ack_id_prefix = self._broker.prefixes(name)
         except NotFound:
@@ -184,8 +184,11 @@ def _cut(leases: Sequence[int]) -> Iterator[Sequence[int]]:
         yield leases[first : first + LEASES_AT_ONCE]
 
 
-def _once(leases: Sequence[int]) -> list[int]:
-    return [*dict.fromkeys(leases)]
+def _once(leases: Sequence[int]) -> Sequence[int]:
+    """Each of them once; mostly they follow one another, as they were granted, and the broker is quick with a range."""
+    named = list(leases)
+    run = range(named[0], named[0] + len(named)) if named else range(0)
+    return run if named == [*run] else [*dict.fromkeys(named)]
 
 
 class OwnStream:
@@ -210,8 +213,8 @@ class OwnStream:
         self._sent_bytes = 0
         self._sealed: deque[v1.Delivery] = deque()  # of earlier terms
         self._terms: v1.Terms | None = self._terms_now()
-        self._waiting: list[Message] = []
-        self._waiting_bytes = 0
+        self._waiting: list[Leased] = []
+        self._waiting_messages = self._waiting_bytes = 0
         self._confirmations: list[v1.Confirmation] = []
         self._problems: list[str] = []
         self._heard = asyncio.Event()
@@ -259,11 +262,12 @@ class OwnStream:
     def _seal(self) -> v1.Delivery:
         delivery = v1.Delivery(terms=self._terms, confirmations=self._confirmations, problems=self._problems)
         if self._waiting:
-            delivery.messages.CopyFrom(columns_of(self._waiting))
+            for leased in self._waiting:
+                add_columns(delivery.messages, leased)
             self._sent_bytes += self._waiting_bytes
             delivery.sent_bytes = self._sent_bytes
         self._terms, self._confirmations, self._problems = None, [], []
-        self._waiting, self._waiting_bytes = [], 0
+        self._waiting, self._waiting_messages, self._waiting_bytes = [], 0, 0
         self._heard.set()
         return delivery
 
@@ -306,9 +310,9 @@ class OwnStream:
 
     def give_back(self) -> None:
         """What was never sent comes again at once."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        waiting, self._waiting, self._waiting_messages, self._waiting_bytes = self._waiting, [], 0, 0
         with suppress(InorderError):  # a broker that is closed has forgotten them anyway
-            self._broker.release(self._name, [message._lease for message in waiting], self.consumer)
+            self._broker.release(self._name, [lease for leased in waiting for lease in leased.leases], self.consumer)
 
     # -- for the desk ------------------------------------------------------------------------------
 
@@ -316,19 +320,20 @@ class OwnStream:
         size = min(self._may_send_bytes - self._given_bytes, MAX_RESPONSE_BYTES - self._waiting_bytes)
         if size <= 0 or self._last or self._finished or self._error is not None:
             return 0, 0
-        return min(self._may_send - self._given, MAX_PULLED - len(self._waiting)), size
+        return min(self._may_send - self._given, MAX_PULLED - self._waiting_messages), size
 
     def alone(self) -> bool:
         # Only the size of a response is in its way.
         return not self._waiting and self._may_send_bytes - self._given_bytes >= MAX_MESSAGE_BYTES
 
-    def give(self, messages: Sequence[Message]) -> None:
-        size = size_of(messages)
-        self._given += len(messages)
+    def give(self, leased: Leased) -> None:
+        count, size = len(leased.records), leased.size()
+        self._given += count
         self._given_bytes += size
+        self._waiting.append(leased)
+        self._waiting_messages += count
         self._waiting_bytes += size
-        self._waiting += messages
-        self._spans.append(range(messages[0]._lease, messages[-1]._lease + 1))  # they follow one another
+        self._spans.append(range(leased.leases[0], leased.leases[-1] + 1))  # they follow one another
         if len(self._spans) >= self._tidy_at:
             held = {*self.held()}
             self._spans = [span for span in self._spans if not held.isdisjoint(span)]
@@ -342,7 +347,7 @@ class OwnStream:
 
     def flow_control(self) -> FlowControl:
         out = len(self.held())
-        return FlowControl(self._number, out, out + self._may_send - self._given, len(self._waiting))
+        return FlowControl(self._number, out, out + self._may_send - self._given, self._waiting_messages)
 
     def end(self, error: Exception) -> None:
         self._error = self._error or error
@@ -364,18 +369,17 @@ class OwnStream:
         self._changed.set()
 
 
-def columns_of(messages: Sequence[Message], place: int = 0) -> v1.Columns:
-    """Delivered messages, side by side; the first is at this place of a larger whole."""
-    if not messages:
-        return v1.Columns()
-    positions, keys, data, attributes, publish_us, _, _ = zip(*[message._record for message in messages], strict=True)
-    columns = v1.Columns(
-        leases=[message._lease for message in messages],
-        attempts=[message._attempt for message in messages],
-        positions=positions,
-        ordering_keys=keys,
-        publish_us=publish_us,
-    )
+def add_columns(columns: v1.Columns, leased: Leased) -> None:
+    """Put messages behind those that are there, side by side."""
+    if not leased.records:
+        return
+    place = len(columns.leases)
+    positions, keys, data, attributes, publish_us, _, _ = zip(*leased.records, strict=True)
+    columns.leases.extend(leased.leases)
+    columns.attempts.extend(leased.attempts)
+    columns.positions.extend(positions)
+    columns.ordering_keys.extend(keys)
+    columns.publish_us.extend(publish_us)
     if {*map(type, data)} == {bytes}:
         columns.data.extend(data)
     else:
@@ -387,4 +391,3 @@ def columns_of(messages: Sequence[Message], place: int = 0) -> v1.Columns:
         for at, own in enumerate(attributes, place):
             if own and at not in columns.gaps:
                 columns.attributes[at].values.update(own)
-    return columns

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError
-from inorder.message import SIZE, Message
+from inorder.message import SIZE, Leased, Message
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, SubscriptionOptions
 from inorder.server.desk import Desk
 from inorder.server.push.config import PushTarget
@@ -73,13 +73,13 @@ class Push:
     def alone(self) -> bool:
         return not self._sending
 
-    def give(self, messages: Sequence[Message]) -> None:
+    def give(self, leased: Leased) -> None:
         options = self.desk.options
         if options is not None and options is not self._options:
             self._options, self._target = options, push_target(options)
         seconds = min(self.desk.ack_deadline_seconds, MAX_ACK_DEADLINE_SECONDS - SPARE_SECONDS)
-        self._broker.extend(self._name, [message._lease for message in messages], seconds + SPARE_SECONDS)
-        for message in messages:
+        self._broker.extend(self._name, leased.leases, seconds + SPARE_SECONDS)
+        for message in leased.messages(self.consumer):
             self._bytes += message._record[SIZE]
             self._sending[message._lease] = asyncio.create_task(self._send(message, seconds))
 

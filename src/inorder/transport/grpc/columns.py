@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import add
-from typing import NamedTuple
 
-from inorder.message import Batch, Gap, Message, Record, Source, delivered
+from inorder.message import Batch, Gap, Leased
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.varints import VARINTS, length
 
@@ -15,16 +15,46 @@ def publish_request(topic: str, batches: Sequence[Batch]) -> bytes:
     """A google.pubsub.v1.PublishRequest, without an object for each message."""
     name = topic.encode()
     pieces = [b"\x0a%b%b" % (length(len(name)), name)]
-    for keys, data, attributes, _ in batches:
-        for key, one, own in zip(keys, data, attributes, strict=True):
-            body = b"\x0a%b%b" % (length(len(one)), one) if one else b""
-            if own:
-                body += b"".join(_attributes(own))
-            if key:
-                encoded = key.encode()
-                body = b"%b\x2a%b%b" % (body, VARINTS[len(encoded)], encoded)
-            pieces.append(b"\x12%b%b" % (length(len(body)), body))
+    for batch in batches:
+        pieces += _plain_messages(batch) or _messages(batch)
     return b"".join(pieces)
+
+
+def _plain_messages(batch: Batch) -> Iterable[bytes]:
+    """The fields of messages that all have data and a key, and no attributes, as most have; else nothing.
+
+    Data is copied once, when all is joined; and what stands before it is the same wherever the lengths are.
+    """
+    keys, data, attributes, _ = batch
+    if any(attributes) or not (all(keys) and all(data)):
+        return ()
+    encoded = list(map(str.encode, keys))
+    lengths = list(zip(map(len, data), map(len, encoded), strict=True))
+    before = {pair: _before_data(*pair) for pair in {*lengths}}
+    before_key = {size: b"\x2a%b" % VARINTS[size] for _, size in before}
+    return chain.from_iterable(
+        zip(
+            map(before.__getitem__, lengths), data, map(before_key.__getitem__, map(len, encoded)), encoded, strict=True
+        )
+    )
+
+
+def _before_data(data: int, key: int) -> bytes:
+    """How a message begins that has so many bytes of data, and then a key of so many."""
+    begin = b"\x0a%b" % length(data)
+    return b"\x12%b%b" % (length(len(begin) + data + 1 + len(VARINTS[key]) + key), begin)
+
+
+def _messages(batch: Batch) -> Iterator[bytes]:
+    keys, data, attributes, _ = batch
+    for key, one, own in zip(keys, data, attributes, strict=True):
+        body = b"\x0a%b%b" % (length(len(one)), one) if one else b""
+        if own:
+            body += b"".join(_attributes(own))
+        if key:
+            encoded = key.encode()
+            body = b"%b\x2a%b%b" % (body, VARINTS[len(encoded)], encoded)
+        yield b"\x12%b%b" % (length(len(body)), body)
 
 
 def _attributes(attributes: Mapping[str, str]) -> Iterator[bytes]:
@@ -39,24 +69,7 @@ def published_ids(response: bytes) -> list[str]:
     return list(v1.Published.FromString(response).message_ids)
 
 
-class Arrived(NamedTuple):
-    """Messages that have come, side by side."""
-
-    leases: Sequence[int]
-    attempts: Sequence[int]
-    records: list[Record]
-
-    def messages(self, source: Source) -> list[Message]:
-        return delivered(self.records, self.attempts, self.leases, source)
-
-    def without(self, over: set[int]) -> Arrived:
-        """All but those whose leases are over."""
-        left = [one for one in zip(self.leases, self.attempts, self.records, strict=True) if one[0] not in over]
-        leases, attempts, records = zip(*left, strict=True) if left else ((), (), ())
-        return Arrived(leases, attempts, list(records))
-
-
-def arrived(columns: v1.Columns, offset: int = 0) -> Arrived:
+def arrived(columns: v1.Columns, offset: int = 0) -> Leased:
     """What a delivery has brought; leases are counted from `offset` on."""
     leases = list(columns.leases)
     if offset:
@@ -75,4 +88,4 @@ def arrived(columns: v1.Columns, offset: int = 0) -> Arrived:
             contents[place] = Gap(gap.ordering_key, gap.first_position, gap.last_position, gap.count, gap.reason)
     times = list(columns.publish_us)
     records = list(zip(columns.positions, keys, contents, attributes, times, sizes, times, strict=True))
-    return Arrived(leases, list(columns.attempts), records)
+    return Leased(leases, list(columns.attempts), records)

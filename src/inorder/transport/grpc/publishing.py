@@ -42,7 +42,7 @@ OPEN = "/inorder.v1.Inorder/OpenProducer"
 MAX_MESSAGES = 1_000
 MAX_BYTES = 9_000_000
 
-MAX_UNDER_WAY = 4  # one request is made while others travel, are stored, and are read
+MAX_UNDER_WAY = 3  # one is made, one travels, one is stored; more of them would only be smaller
 
 # After these nobody knows whether a request was stored: its answer was lost, or its token was revoked meanwhile.
 _DOUBTFUL = (Unavailable, Unauthenticated, PermissionDenied)

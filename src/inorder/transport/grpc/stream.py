@@ -17,7 +17,7 @@ import grpc
 
 from inorder.clock import MICROSECONDS, Clock, Timer
 from inorder.errors import InorderError, NotFound, SubscriptionNotFound, Unavailable
-from inorder.message import SIZE, Message, Source, started_us
+from inorder.message import Leased, Message, Source, started_us
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_MESSAGE_BYTES, SubscriptionOptions, check_number
 from inorder.pending import Pending
 from inorder.protocol import PROTOCOL_KEY
@@ -26,7 +26,7 @@ from inorder.protocol.options import told
 from inorder.transport import Taken
 from inorder.transport.grpc.answering import CallAnswers, Said, fill
 from inorder.transport.grpc.calls import Busy, Calls, pause_after, pauses
-from inorder.transport.grpc.columns import Arrived, arrived
+from inorder.transport.grpc.columns import arrived
 
 STREAMING_PULL = "/google.pubsub.v1.Subscriber/StreamingPull"
 
@@ -72,7 +72,7 @@ class OwnDeliveries:
         self.ack_id_prefix = ""  # of the first start
         self._prefix = ""  # of this one
         self._offset = 0
-        self._arrived: list[Arrived] = []
+        self._arrived: list[Leased] = []
         self._kept_us = 0  # since when the leases of these are known to be ours
         self._keeper: Timer | None = None
         self._unsaid: list[Said] = []
@@ -118,13 +118,13 @@ class OwnDeliveries:
             messages += batch.messages(source)
         return Taken(messages, options)
 
-    def _want(self, room: int, max_bytes: int, alone: bool, batches: Sequence[Arrived]) -> None:
+    def _want(self, room: int, max_bytes: int, alone: bool, batches: Sequence[Leased]) -> None:
         """Say how much more may come, now that these are taken."""
         if self._closing:
             return
         for batch in batches:
             room -= len(batch.records)
-            max_bytes -= sum([record[SIZE] for record in batch.records])
+            max_bytes -= batch.size()
         if batches and not self._eager:
             room = 0
         elif alone and not batches and max_bytes < MAX_MESSAGE_BYTES:
