@@ -218,6 +218,41 @@ def test_what_a_client_holds_after_its_stream_was_cut_it_can_still_ack(server: R
     assert server.broker.metrics(SUBSCRIPTION).backlog_messages == 0
 
 
+@pytest.mark.parametrize("keys", ["", "k"])
+def test_what_a_leaving_client_gets_and_does_not_read_goes_to_others(server: Running, keys: str) -> None:
+    """As Google's Go client leaves: it nacks what it has, while its stream still takes in what comes."""
+    subscribed(server, enable_message_ordering=bool(keys), ack_deadline_seconds=600)
+    publish(server, "abc", keys)
+    leaving = Stream(server.channel(), stream_ack_deadline_seconds=600)
+    first = ack_ids(leaving.received(3))
+    server.subscriber().modify_ack_deadline(subscription=SUBSCRIPTION, ack_ids=first, ack_deadline_seconds=0)
+    wait_until(lambda: outstanding(server) == 3)  # they are on its stream again
+    leaving.cancel()
+    staying = Stream(server.channel())
+    assert data(staying.received(3)) == "abc"
+    staying.cancel()
+
+
+@pytest.mark.parametrize("by_stream", [True, False])
+def test_what_came_once_more_and_was_read_stays_with_its_client(server: Running, by_stream: bool) -> None:
+    subscriber = subscribed(server, ack_deadline_seconds=600)
+    publish(server, "abc")
+    stream = Stream(server.channel(), stream_ack_deadline_seconds=600)
+    stream.send(modify_deadline_ack_ids=ack_ids(stream.received(3)), modify_deadline_seconds=[0, 0, 0])
+    again = ack_ids(stream.received(3))
+    if by_stream:
+        stream.send(modify_deadline_ack_ids=again, modify_deadline_seconds=[60, 60, 60])
+        stream.send(ack_ids=again[:1])  # when this is done, so is what was said before
+        wait_until(lambda: outstanding(server) == 2)
+    else:
+        subscriber.modify_ack_deadline(subscription=SUBSCRIPTION, ack_ids=again, ack_deadline_seconds=60)
+    stream.cancel()
+    wait_until(lambda: not server.broker._watchers)
+    assert pulled(subscriber) == []
+    subscriber.acknowledge(subscription=SUBSCRIPTION, ack_ids=again)
+    wait_until(lambda: server.broker.metrics(SUBSCRIPTION).backlog_messages == 0)
+
+
 def test_heartbeats_are_answered_to_those_who_expect_it(serve: Serve) -> None:
     server = serve()
     subscribed(server)

@@ -89,6 +89,9 @@ class Desk:
         self._loop = asyncio.get_running_loop()
         self._takers: deque[Taker] = deque()
         self._out: dict[int, tuple[Taker, int]] = {}  # lease → who has it, and its bytes
+        self._gifts = count(1)
+        self._silent: dict[int, int] = {}  # those of which nobody has said anything yet → with which gift they went
+        self._heard_of: dict[Taker, int] = {}  # the last gift of which its taker has said something
         self._asked = False
         self._giving = True
         self._look: asyncio.TimerHandle | None = None
@@ -126,13 +129,33 @@ class Desk:
         self.ask()
 
     def leave(self, taker: Taker) -> None:
-        """It takes no more. What it has stays out until it is answered or its time is over."""
+        """It takes no more. What it has read stays out until it is answered or its time is over."""
         if taker in self._takers:
             self._takers.remove(taker)
-            self._out = {lease: held for lease, held in self._out.items() if held[0] is not taker}
+            leases = [lease for lease, held in self._out.items() if held[0] is taker]
+            unread = self._unread(taker, leases)
+            self._forget(leases)
             with suppress(InorderError):
-                self._broker.release(self._name, (), taker.consumer)  # keys that waited for its room
+                self._broker.release(self._name, unread, taker.consumer)  # and keys that waited for its room
         self.close_if_idle()
+
+    def _unread(self, taker: Taker, leases: Sequence[int]) -> list[int]:
+        """Those that came to a client when it did not listen any more.
+
+        Google's clients tell the server of each message as soon as they have read it, by a later deadline. When they
+        are about to end they give back what they have, get other messages, and never look at them: without this, all
+        of these would wait for the deadline. Of a client that does not tell, nothing is known.
+        """
+        silent = [(lease, self._silent[lease]) for lease in leases if lease in self._silent]
+        last = self._heard_of.pop(taker, 0)
+        tells = last and all(gift > last for _, gift in silent)
+        # Where an ack must count, one that is on its way from a client that has lost its connection must.
+        return [lease for lease, _ in silent] if tells and not self.exactly_once and not taker.pushes else []
+
+    def _forget(self, leases: Iterable[int]) -> None:
+        for lease in leases:
+            del self._out[lease]
+            self._silent.pop(lease, None)
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -168,8 +191,7 @@ class Desk:
     def take_back(self, taker: Taker) -> None:
         """It cannot answer any more: what it has comes again at once, without blame."""
         leases = [lease for lease, held in self._out.items() if held[0] is taker]
-        for lease in leases:
-            del self._out[lease]
+        self._forget(leases)
         with suppress(InorderError):  # a broker that is closed has forgotten them anyway
             self._broker.release(self._name, [*leases, *taker.held()], taker.consumer)
 
@@ -266,8 +288,10 @@ class Desk:
             # The protocol has no word for a message that will not come: it is as if there were none.
             self._broker.settle(self._name, gaps, ())
             leased = leased.without(gaps)
+        gift = next(self._gifts)
         for lease, record in zip(leased.leases, leased.records, strict=True):
             self._out[lease] = taker, record[SIZE]
+            self._silent[lease] = gift
         if leased.records:
             taker.give(leased)
         return count
@@ -293,13 +317,22 @@ class Desk:
             return
         for lease in leases:
             if held := self._out.pop(lease, None):
+                self._silent.pop(lease, None)
                 held[0].freed(held[1])
 
     # -- answers -----------------------------------------------------------------------------------
 
     def settled(self, leases: Iterable[int], *, failed: bool) -> None:
         """These were answered: whoever had them has room. A key takes back what was out behind one that failed."""
+        self.told_of(leases)
         self._free(leases)
         if failed and self.ordered:
             self._forget_what_is_over()
         self.ask()
+
+    def told_of(self, leases: Iterable[int]) -> None:
+        """A client has said something of these: so it has read them."""
+        for lease in leases:
+            if gift := self._silent.pop(lease, 0):
+                taker = self._out[lease][0]
+                self._heard_of[taker] = max(gift, self._heard_of.get(taker, 0))

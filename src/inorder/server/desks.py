@@ -58,6 +58,11 @@ class Desks:
         if desk := self._open.get(name):
             desk.settled(leases, failed=failed)
 
+    def told_of(self, resource: str, leases: Iterable[int]) -> None:
+        """A client has said something of leases of a subscription: so it has read them."""
+        if desk := self._open.get(self._names.subscription(resource)):
+            desk.told_of(leases)
+
     def used_us(self, name: str) -> int:
         """When the subscription was used last, as far as is known: 0 if it was not."""
         return self._broker.clock.now_us() if name in self._open else self._used_us.get(name, 0)

@@ -3,6 +3,7 @@
 A stream gets no more than its client has room for, and one response at a time waits to be sent: whoever reads
 nothing holds up nobody else. What is out when a stream ends stays out until it is answered, by a call or on another
 stream, or until its time is over, as with Google: a client that has lost its connection goes on with what it has.
+What its client has not read, if that can be told, comes again at once.
 """
 
 from __future__ import annotations
@@ -144,6 +145,8 @@ class StreamingPull:
             over = self._answers.extend(resource, found.leases, seconds)
             if seconds == 0:
                 stream.desk.settled(found.leases, failed=True)
+            else:
+                stream.desk.told_of(found.leases)
             result = outcome(ack_ids, found, self._answers.prefix(resource), over)
             total = Outcome(total.done + result.done, total.invalid + result.invalid)
         return total

@@ -239,6 +239,8 @@ class Subscriber:
         if seconds == 0:
             self._desks.settled(resource, found.leases, failed=True)
             await self._broker.written()
+        else:
+            self._desks.told_of(resource, found.leases)
         self._tell_what_failed(resource, ack_ids, found, over)
         return empty_pb2.Empty()
 
