@@ -56,6 +56,7 @@ def _streams(rows: Rows, effort: Effort, *, with_entities: bool) -> Iterator[Tab
         [Row(name, rates[name], rates["sort"], AS_FAST) for name in ours],
         [
             f"{CORES} cores; a micro-batch and the start of a query are part of it",
+            "rows go to Python by number, not by size: spark.sql.execution.arrow.maxBytesPerBatch, see docs/spark.md",
             *(f"{name}: a batch in {number(runs[name][-1].typical_ms)} ms" for name in (*ours, "sort")),
             f"resequence: {number(runs['resequence'][-1].state_bytes / 1e6)} MB of state in two versions",
         ],

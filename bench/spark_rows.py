@@ -20,6 +20,7 @@ CORES = 2
 FAR = 20_000  # places that a row may be from its own
 FILES_PER_BATCH = 2
 ALL = {"availableNow": True}
+UNASKED = 2**31 - 1  # bytes at which Spark does not ask for the size of a batch, as docs/spark.md says of narrow rows
 MISSING = "pyspark; pip install 'inorder[spark]'"
 
 
@@ -35,6 +36,7 @@ def new_session() -> Any:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "4g")
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", UNASKED)
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )

@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from inorder.clock import MICROSECONDS, SystemClock
 from inorder.errors import FieldOwnedTwice, InvalidArgument
 from inorder.patterns import IndependentFields, LastWriteWins, fold
 from inorder.patterns.encoding import digest as pure_digest
@@ -124,6 +125,34 @@ def test_a_time_too_far_ahead_is_left_out(spark: SparkSession) -> None:
     assert [row["value"] for row in ahead_of_time(table, time="time").collect()] == [b"then"]
     assert [row["value"] for row in latest(table, **options, max_drift=None).collect()] == [b"then"]
     assert [row["value"] for row in latest(table, **options, stamps="hybrid", max_drift="1 day").collect()] == [b"now"]
+
+
+def test_how_far_ahead_a_time_is_depends_on_the_moment(spark: SparkSession, tmp_path: Path) -> None:
+    now_us = SystemClock().now_us()
+    times = {
+        "past": now_us - 86_400 * MICROSECONDS,
+        "soon": now_us + 30 * MICROSECONDS,
+        "later": now_us + 3_600 * MICROSECONDS,
+    }
+    rows = [(key, time, "", b"") for key, time in times.items()]
+    options: Mapping[str, Any] = {"key": "key", "time": "time", "value": "value", "max_drift": "1 minute"}
+    table = spark.createDataFrame(rows, WRITES)
+    assert {row["key"] for row in latest(table, **options).collect()} == {"past", "soon"}
+    assert [row["key"] for row in ahead_of_time(table, time="time").collect()] == ["later"]
+    found = run(latest(streamed(spark, rows, WRITES, tmp_path / "in"), **options), tmp_path / "checkpoint")
+    assert set(found) == {"past", "soon"}
+
+
+def test_the_time_of_a_micro_batch_is_not_in_generated_code(spark: SparkSession, tmp_path: Path) -> None:
+    options: Mapping[str, Any] = {"key": "key", "time": "time", "value": "value"}
+    stream = latest(streamed(spark, writes(3, 60), WRITES, tmp_path / "in"), **options)
+    java: Any = spark._jvm
+    classes = getattr(java.org.apache.spark.metrics.source, "CodegenMetrics$")
+    compiled = getattr(classes, "MODULE$").METRIC_COMPILATION_TIME()
+    run(stream, tmp_path / "first")
+    before = compiled.getCount()
+    run(stream, tmp_path / "second")
+    assert compiled.getCount() == before
 
 
 @pytest.mark.parametrize("bad", [(None, 1, "", b""), ("", 1, "", b""), ("a", None, "", b""), ("a", -1, "", b"")])

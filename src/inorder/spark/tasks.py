@@ -54,7 +54,7 @@ def by_bucket(batches: list[pa.RecordBatch]) -> dict[int, pa.Table]:
     rows = in_utc(whole.remove_column(0))
     marks = np.flatnonzero(numbers < 0).tolist()
     own = [-1 - int(numbers[mark]) for mark in marks]
-    strange = np.setdiff1d(numbers[numbers >= 0], own)
+    strange = numbers[~np.isin(numbers, own) & (numbers >= 0)]
     if len(strange):
         raise StateDamaged("a task", f"it got rows of bucket {strange[0]}, which is not its own")
     if len(marks) == 1:
