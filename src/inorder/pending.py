@@ -25,6 +25,8 @@ U = TypeVar("U")
 
 _UNSET: Any = object()
 
+_first = threading.Lock()  # for all: it is held for a few instructions
+
 _log = logging.getLogger(__name__)
 
 
@@ -36,9 +38,10 @@ class Pending(Generic[T]):
     def __init__(self) -> None:
         self._value: Any = _UNSET
         self._error: BaseException | None = None
-        # Nobody needs a lock: whoever finishes this sets the result and then looks here, whoever waits comes here and
-        # then looks for the result, and of two who call those that wait each takes one at a time.
-        self._callbacks: list[Callable[[Pending[T]], None]] = []
+        # Whoever finishes this sets the result and then looks here, whoever waits comes here and then looks for the
+        # result, and of two who call those that wait each takes one at a time: so nobody needs a lock but the first
+        # who waits. Mostly nobody does, and then there is no list, which every search for garbage would look at.
+        self._callbacks: list[Callable[[Pending[T]], None]] | None = None
 
     @classmethod
     def of(cls, value: T) -> Pending[T]:
@@ -155,7 +158,7 @@ class Pending(Generic[T]):
         It must not wait: that thread may be the one that runs the timers of the whole process, or a loop.
         What it raises is logged: neither who finishes this nor who else waits for it can help.
         """
-        self._callbacks.append(callback)
+        (self._callbacks or self._first_waits()).append(callback)
         if self._value is not _UNSET or self._error is not None:
             self._hand_over()  # perhaps since a moment ago, and its thread has not seen the callback
 
@@ -165,7 +168,7 @@ class Pending(Generic[T]):
             loop = _running_loop()
             woken: asyncio.Future[None] = loop.create_future()
             finished = partial(_alarm_of(loop).wake, woken)
-            self._callbacks.append(finished)
+            (self._callbacks or self._first_waits()).append(finished)
             if self._value is not _UNSET or self._error is not None:
                 self._hand_over()
             try:
@@ -203,10 +206,16 @@ class Pending(Generic[T]):
             except Exception:
                 _log.exception("a callback of a pending result failed")
 
+    def _first_waits(self) -> list[Callable[[Pending[T]], None]]:
+        with _first:
+            if self._callbacks is None:
+                self._callbacks = []
+        return self._callbacks
+
     def _forget(self, callback: Callable[[Pending[T]], None]) -> None:
         """Somebody stopped waiting: a result that takes long must not collect them."""
         with contextlib.suppress(ValueError):  # it was called meanwhile
-            self._callbacks.remove(callback)
+            (self._callbacks or []).remove(callback)
 
 
 class _Alarm:
