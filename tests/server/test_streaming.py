@@ -14,6 +14,7 @@ from google.pubsub_v1.types import PubsubMessage
 
 from inorder.broker import MessageQueue
 from inorder.message import Message
+from inorder.server import desk
 from inorder.testing import ManualClock
 
 from .clients import SUBSCRIPTION, TOPIC, Stream
@@ -219,8 +220,10 @@ def test_what_a_client_holds_after_its_stream_was_cut_it_can_still_ack(server: R
 
 
 @pytest.mark.parametrize("keys", ["", "k"])
-def test_what_a_leaving_client_gets_and_does_not_read_goes_to_others(server: Running, keys: str) -> None:
+def test_what_a_leaving_client_gets_and_does_not_read_goes_to_others_soon(serve: Serve, keys: str) -> None:
     """As Google's Go client leaves: it nacks what it has, while its stream still takes in what comes."""
+    clock = ManualClock()
+    server = serve(MessageQueue(clock=clock))
     subscribed(server, enable_message_ordering=bool(keys), ack_deadline_seconds=600)
     publish(server, "abc", keys)
     leaving = Stream(server.channel(), stream_ack_deadline_seconds=600)
@@ -228,13 +231,30 @@ def test_what_a_leaving_client_gets_and_does_not_read_goes_to_others(server: Run
     server.subscriber().modify_ack_deadline(subscription=SUBSCRIPTION, ack_ids=first, ack_deadline_seconds=0)
     wait_until(lambda: outstanding(server) == 3)  # they are on its stream again
     leaving.cancel()
+    wait_until(lambda: not server.broker._watchers)
+    clock.advance(desk.GRACE_SECONDS + 1)
     staying = Stream(server.channel())
     assert data(staying.received(3)) == "abc"
     staying.cancel()
 
 
+def test_what_was_read_last_can_be_acked_when_the_stream_has_ended(server: Running) -> None:
+    """As Google's client for Node does, which collects answers, and sends the last of them behind its stream."""
+    subscriber = subscribed(server)
+    publish(server, "a")
+    stream = Stream(server.channel())
+    stream.send(modify_deadline_ack_ids=ack_ids(stream.received(1)), modify_deadline_seconds=[0])
+    again = ack_ids(stream.received(1))
+    stream.cancel()
+    wait_until(lambda: not server.broker._watchers)
+    subscriber.acknowledge(subscription=SUBSCRIPTION, ack_ids=again)
+    assert server.broker.metrics(SUBSCRIPTION).backlog_messages == 0
+
+
 @pytest.mark.parametrize("by_stream", [True, False])
-def test_what_came_once_more_and_was_read_stays_with_its_client(server: Running, by_stream: bool) -> None:
+def test_what_came_once_more_and_was_read_stays_with_its_client(serve: Serve, by_stream: bool) -> None:
+    clock = ManualClock()
+    server = serve(MessageQueue(clock=clock))
     subscriber = subscribed(server, ack_deadline_seconds=600)
     publish(server, "abc")
     stream = Stream(server.channel(), stream_ack_deadline_seconds=600)
@@ -248,6 +268,7 @@ def test_what_came_once_more_and_was_read_stays_with_its_client(server: Running,
         subscriber.modify_ack_deadline(subscription=SUBSCRIPTION, ack_ids=again, ack_deadline_seconds=60)
     stream.cancel()
     wait_until(lambda: not server.broker._watchers)
+    clock.advance(desk.GRACE_SECONDS + 1)
     assert pulled(subscriber) == []
     subscriber.acknowledge(subscription=SUBSCRIPTION, ack_ids=again)
     wait_until(lambda: server.broker.metrics(SUBSCRIPTION).backlog_messages == 0)

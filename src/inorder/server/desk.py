@@ -25,6 +25,7 @@ from inorder.server.resources import exactly_once, push_target
 from inorder.server.status import detached, not_pulled, subscription_missing
 
 IN_A_ROW = 4_000  # messages handed out before others on the loop have their turn
+GRACE_SECONDS = 5  # for answers to what was on a stream that has ended, if its client seems not to have read it
 LOOK_SECONDS = 1.0  # how often a taker without room finds out that its leases have run out
 
 
@@ -129,22 +130,24 @@ class Desk:
         self.ask()
 
     def leave(self, taker: Taker) -> None:
-        """It takes no more. What it has read stays out until it is answered or its time is over."""
+        """It takes no more. What it has stays out until it is answered or its time is over, which is soon for some."""
         if taker in self._takers:
             self._takers.remove(taker)
             leases = [lease for lease, held in self._out.items() if held[0] is taker]
             unread = self._unread(taker, leases)
             self._forget(leases)
             with suppress(InorderError):
-                self._broker.release(self._name, unread, taker.consumer)  # and keys that waited for its room
+                self._broker.extend(self._name, unread, GRACE_SECONDS)
+                self._broker.release(self._name, (), taker.consumer)  # keys that waited for its room
         self.close_if_idle()
 
     def _unread(self, taker: Taker, leases: Sequence[int]) -> list[int]:
-        """Those that came to a client when it did not listen any more.
+        """Those that probably came to a client when it did not listen any more.
 
         Google's clients tell the server of each message as soon as they have read it, by a later deadline. When they
         are about to end they give back what they have, get other messages, and never look at them: without this, all
-        of these would wait for the deadline. Of a client that does not tell, nothing is known.
+        of these would wait for the deadline. Some answer when their stream has ended: so there is time for that. Of a
+        client that does not tell, nothing is known.
         """
         silent = [(lease, self._silent[lease]) for lease in leases if lease in self._silent]
         last = self._heard_of.pop(taker, 0)

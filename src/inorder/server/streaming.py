@@ -3,7 +3,7 @@
 A stream gets no more than its client has room for, and one response at a time waits to be sent: whoever reads
 nothing holds up nobody else. What is out when a stream ends stays out until it is answered, by a call or on another
 stream, or until its time is over, as with Google: a client that has lost its connection goes on with what it has.
-What its client has not read, if that can be told, comes again at once.
+What its client seems not to have read comes again soon.
 """
 
 from __future__ import annotations
