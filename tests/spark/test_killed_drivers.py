@@ -23,7 +23,7 @@ from inorder import Message
 from inorder.broker import MessageQueue
 
 PIPELINE = Path(__file__).parent / "pipeline_process.py"
-KILLS = int(os.environ.get("SPARK_KILLS", "3"))
+KILLS = int(os.environ.get("SPARK_KILLS", "2"))
 KEYS = 30
 
 pytestmark = [

@@ -180,7 +180,7 @@ class PubSubCase(InBackground):
 
     pubsub: PubSub
     clock: ManualClock | None = None  # that of the target, if a test may move it; set by `make_target`
-    short_deadline = 0.6  # seconds: an ack deadline that a test waits for, and within half of which it is extended
+    short_deadline = 0.3  # seconds: an ack deadline that a test waits for, and within half of which it is extended
 
     def make_target(self) -> PubSub:
         """A broker without topics."""
