@@ -295,6 +295,15 @@ class _OtherSpellings:
         return self.ack_deadline_seconds
 
 
+# The options of a subscription that are options themselves.
+POLICIES: Mapping[str, type[Any]] = {
+    "retry_policy": RetryPolicy,
+    "dead_letter_policy": DeadLetterPolicy,
+    "flow_control": FlowControl,
+    "queue_limits": QueueLimits,
+}
+
+
 @_by_either_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionOptions(_OtherSpellings):
@@ -319,10 +328,8 @@ class SubscriptionOptions(_OtherSpellings):
     def __post_init__(self) -> None:  # type: ignore[override]
         check_flag("enable_message_ordering", self.enable_message_ordering)
         check_number("ack_deadline_seconds", self.ack_deadline_seconds, above=0, up_to=MAX_ACK_DEADLINE_SECONDS)
-        _nested(self, "retry_policy", RetryPolicy)
-        _nested(self, "dead_letter_policy", DeadLetterPolicy)
-        _nested(self, "flow_control", FlowControl)
-        _nested(self, "queue_limits", QueueLimits)
+        for name, policy in POLICIES.items():
+            _nested(self, name, policy)
         check_number("message_retention_duration", self.message_retention_duration, above=0, up_to=31 * DAY_SECONDS)
         check_flag("retain_acked_messages", self.retain_acked_messages)
         check_choice("on_poison", self.on_poison, OnPoison)

@@ -8,24 +8,9 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from inorder.errors import InvalidArgument
-from inorder.options import (
-    DeadLetterPolicy,
-    FlowControl,
-    QueueLimits,
-    RetryPolicy,
-    SubscriptionOptions,
-    TopicOptions,
-    build,
-)
+from inorder.options import POLICIES, SubscriptionOptions, TopicOptions, build
 
 T = TypeVar("T", TopicOptions, SubscriptionOptions)
-
-_NESTED: Mapping[str, type[Any]] = {
-    "retry_policy": RetryPolicy,
-    "dead_letter_policy": DeadLetterPolicy,
-    "flow_control": FlowControl,
-    "queue_limits": QueueLimits,
-}
 
 
 def to_json(options: TopicOptions | SubscriptionOptions | Mapping[str, Any]) -> str:
@@ -42,9 +27,9 @@ def from_json(kind: type[T], text: str) -> T:
 def told(kind: type[T], text: str) -> T:
     """Options as a server tells them. A later one may have more: those that are not known here are left out."""
     found = _known(kind, changes_of(text))
-    for name, nested in _NESTED.items():
+    for name, policy in POLICIES.items():
         if isinstance(found.get(name), dict):
-            found[name] = _known(nested, found[name])
+            found[name] = _known(policy, found[name])
     return build(kind, found)
 
 
