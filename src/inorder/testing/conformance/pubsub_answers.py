@@ -170,7 +170,7 @@ class Leases(HandlersCase):
         assert attempts == [1, 2]
 
     def test_a_message_is_kept_while_its_handler_runs(self, way: Way) -> None:
-        subscription = self.subscribe_ordered(ack_deadline=self.short_deadline)
+        subscription = self.subscribe_ordered(ack_deadline=self.kept_deadline)
         received: list[tuple[str, int]] = []
         go_on = threading.Event()
 
@@ -183,13 +183,13 @@ class Leases(HandlersCase):
         self.handle(way, subscription, handle)
         self.publish("1", "2", key="k")
         self.wait_until(lambda: received)
-        self.assert_never(lambda: len(received) > 1, 2.5 * self.short_deadline)
+        self.assert_never(lambda: len(received) > 1, 1.5 * self.kept_deadline)
         go_on.set()
         self.wait_until(lambda: self.backlog() == 0)
         assert received == [("1", 1), ("2", 1)]
 
     def test_messages_are_kept_while_they_wait_for_their_turn(self, way: Way) -> None:
-        subscription = self.subscribe_ordered(ack_deadline=self.short_deadline, max_outstanding_per_key=10)
+        subscription = self.subscribe_ordered(ack_deadline=self.kept_deadline, max_outstanding_per_key=10)
         received: list[tuple[str, int]] = []
         go_on = threading.Event()
 
@@ -202,13 +202,13 @@ class Leases(HandlersCase):
         self.publish("1", "2", "3", "4", key="k")
         self.handle(way, subscription, handle)
         self.wait_until(lambda: received)
-        self.assert_never(lambda: len(received) > 1, 2.5 * self.short_deadline)
+        self.assert_never(lambda: len(received) > 1, 1.5 * self.kept_deadline)
         go_on.set()
         self.wait_until(lambda: self.backlog() == 0)
         assert received == [("1", 1), ("2", 1), ("3", 1), ("4", 1)]
 
     def test_a_message_is_kept_for_as_long_as_its_handler_asks(self, way: Way) -> None:
-        subscription = self.subscribe_ordered(ack_deadline=self.short_deadline, max_outstanding_per_key=10)
+        subscription = self.subscribe_ordered(ack_deadline=self.kept_deadline, max_outstanding_per_key=10)
         received: list[Message] = []
         asked, go_on = threading.Event(), threading.Event()
 
@@ -224,9 +224,9 @@ class Leases(HandlersCase):
         self.publish("1", "2", key="k")
         self.handle(way, subscription, handle)
         self.wait_until(asked.is_set)
-        self.pass_time(0.7 * self.short_deadline)
+        self.pass_time(0.7 * self.kept_deadline)
         go_on.set()
-        self.assert_never(lambda: len(received) > 1, 1.5 * self.short_deadline)
+        self.assert_never(lambda: len(received) > 1, 1.5 * self.kept_deadline)
         way.result(received[0].ack())
         self.wait_until(lambda: self.backlog() == 0)
         assert [(text(m), m.delivery_attempt) for m in received] == [("1", 1), ("2", 1)]

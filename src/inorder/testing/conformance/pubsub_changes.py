@@ -36,10 +36,10 @@ class ChangedOptions(HandlersCase):
         self.handle(way, subscription, handle)
         self.publish("before", key="before")
         self.wait_until(lambda: received)
-        self.change(ack_deadline_seconds=self.short_deadline)
+        self.change(ack_deadline_seconds=self.kept_deadline)
         self.publish("1", "2", "3", key="after")
         self.wait_until(lambda: len(received) == 2)
-        self.assert_never(lambda: len(received) > 2, 3 * self.short_deadline)
+        self.assert_never(lambda: len(received) > 2, 1.5 * self.kept_deadline)
         go_on.set()
         self.wait_until(lambda: self.backlog() == 0)
         assert received == [("before", 1), ("1", 1), ("2", 1), ("3", 1)]

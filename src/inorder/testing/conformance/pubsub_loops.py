@@ -160,7 +160,7 @@ class Loops(PubSubCase):
         assert received == ["1", "1", "2", "2", "3"]
 
     def test_a_message_is_kept_while_the_loop_is_at_it(self, loop: Loop) -> None:
-        subscription = self.subscribe_ordered(ack_deadline=self.short_deadline, max_outstanding_per_key=10)
+        subscription = self.subscribe_ordered(ack_deadline=self.kept_deadline, max_outstanding_per_key=10)
         self.publish("1", "2", key="k")
         received: list[tuple[str, int]] = []
         go_on = threading.Event()
@@ -173,7 +173,7 @@ class Loops(PubSubCase):
 
         looping = self.in_background(lambda: loop(subscription, body))
         self.wait_until(lambda: received)
-        self.assert_never(lambda: len(received) > 1 or self.pull(), 2 * self.short_deadline)
+        self.assert_never(lambda: len(received) > 1 or self.pull(), 1.5 * self.kept_deadline)
         go_on.set()
         looping.result(PATIENCE_SECONDS)
         assert received == [("1", 1), ("2", 1)]
