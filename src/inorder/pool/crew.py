@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from inorder.errors import InorderError
 
-BURST = 100  # items that one worker takes for all, and that a task works on before others on its loop have a turn
+BURST = 100  # items that one worker takes for all
 
 Item = TypeVar("Item")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -13,7 +14,7 @@ import pytest
 from inorder import FlowControl, Message, PubSub, Subscription
 from inorder.broker import MessageQueue
 from inorder.client import listeners, stream
-from inorder.pool import crew
+from inorder.pool import task_crew
 from inorder.testing.clock import ManualClock
 
 PATIENCE_SECONDS = 30
@@ -268,7 +269,12 @@ def test_a_subscription_that_waits_needs_no_task(subscription: Subscription) -> 
     asyncio.run(main())
 
 
-def test_a_burst_does_not_keep_others_on_the_loop_waiting(subscription: Subscription) -> None:
+def test_a_burst_does_not_keep_others_on_the_loop_waiting(
+    subscription: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here each look at the time finds that a third of a turn has passed."""
+    looks = itertools.count()
+    monkeypatch.setattr(task_crew, "perf_counter", lambda: next(looks) * task_crew.TURN_SECONDS / 3)
     handled: list[Message] = []
 
     async def main() -> int:
@@ -285,7 +291,29 @@ def test_a_burst_does_not_keep_others_on_the_loop_waiting(subscription: Subscrip
         await subscription.close()
         return turns
 
-    assert asyncio.run(main()) >= 1_000 / crew.BURST
+    assert asyncio.run(main()) >= 1_000 / (3 * task_crew.BETWEEN_LOOKS)
+
+
+def test_handlers_that_do_not_wait_keep_up_with_a_producer_on_their_loop(
+    subscription: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_crew, "perf_counter", lambda: 0.0)  # they are as fast as can be
+    handled: list[Message] = []
+
+    async def handle(message: Message) -> None:
+        handled.append(message)
+        message.ack()
+
+    async def main() -> None:
+        subscription.on("message", handle).open()
+        for turn in range(1, 6):
+            publish(subscription, 1_000)
+            for _ in range(3):  # until the loop comes to them, and to what it is asked for then
+                await asyncio.sleep(0)
+            assert len(handled) == 1_000 * turn
+        await subscription.close()
+
+    asyncio.run(main())
 
 
 # -- memory ----------------------------------------------------------------------------------------------
