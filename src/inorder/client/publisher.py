@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -25,9 +25,8 @@ from inorder.transport import Transport
 MAX_REQUEST_MESSAGES = 1_000
 MAX_REQUEST_BYTES = 9_000_000
 
-# A message that waits to be sent, and who waits for its id. Mostly there is one of a key: so a key's batch is
-# a plain list of these, and no object around it.
-Collected: TypeAlias = tuple[Entry, Pending[str]]
+# Messages that wait to be sent, in their order, and beside them those who wait for their ids.
+Collected: TypeAlias = tuple[list[Entry], list[Pending[str]]]
 
 _log = logging.getLogger(__name__)
 
@@ -75,13 +74,15 @@ class Publisher:
         self._todo: deque[Callable[[], object]] = deque()  # once the lock is free
         self._outgoing: deque[Request] = deque()  # the same, of requests whose order counts
         self._handing_over = threading.Lock()
-        self._options = PublishOptions()
-        self._collecting: dict[str, list[Collected]] = {}
-        self._collected = 0  # messages in all of them
+        self._set_options(PublishOptions())
+        # Those of all keys together: of most there is one, and a batch of its own for each would cost more than that.
+        self._collected: list[Entry] = []
+        self._answers: list[Pending[str]] = []
+        self._of_key: dict[str, tuple[int, int]] = {}  # how many of each key, and their bytes
         self._timer: Timer | None = None
         self._requests = 0  # that are not answered
         self._under_way: set[str] = set()  # their keys
-        self._behind: dict[str, deque[list[Collected]]] = {}  # batches that wait for their key
+        self._behind: dict[str, deque[Collected]] = {}  # what waits for its key
         self._paused: set[str] = set()
         self._waiting: deque[Waiting] = deque()  # beyond flow control
         self._messages = 0  # collected or under way
@@ -90,12 +91,17 @@ class Publisher:
         self._unanswered: dict[int, Sequence[Pending[Any]]] = {}
         self._closed = False
 
+    def _set_options(self, options: PublishOptions) -> None:
+        self._options = options
+        self._batching = options.batching  # these are looked at for every message
+        self._flow = options.flow_control
+
     # -- what users call ---------------------------------------------------------------------------
 
     def set_options(self, changes: Mapping[str, Any]) -> None:
         """Change options for what is published from now on."""
         with self._lock:
-            self._options = merge(self._options, changes)
+            self._set_options(merge(self._options, changes))
             self._send_collected()  # it was collected by other rules, and could be due after what comes now
             self._let_in()
         self._do()
@@ -117,7 +123,7 @@ class Publisher:
             with self._lock:
                 if self._closed or self._paused or self._options.message_ordering is False:
                     self._check_allowed((entry[0],))
-                alone = not self._messages and not self._options.batching.max_milliseconds
+                alone = not self._messages and not self._batching.max_milliseconds
                 if alone:
                     self._begin(entry, answer)
                 elif self._waiting or not self._has_room(entry[3]):
@@ -171,8 +177,8 @@ class Publisher:
         with self._lock:
             self._send_collected()
             unanswered = [*chain.from_iterable(list(self._unanswered.values()))]
-            for batch in chain.from_iterable(self._behind.values()):
-                unanswered += [answer for _, answer in batch]
+            for _, answers in chain.from_iterable(self._behind.values()):
+                unanswered += answers
             unanswered += [waiting.answer for waiting in self._waiting]
         Pending.all(unanswered).add_done_callback(lambda _: flushed.set_result(None))
         self._do()
@@ -234,8 +240,8 @@ class Publisher:
         del self._unanswered[id(answer)]
 
     def _is_one_request(self, batch: Batch) -> bool:
-        flow = self._options.flow_control
-        if self._messages and (not self._transport.in_order or self._collecting or self._waiting):
+        flow = self._flow
+        if self._messages and (not self._transport.in_order or self._collected or self._waiting):
             return False
         most, most_bytes = flow.max_messages - self._messages, flow.max_bytes - self._bytes
         return len(batch[0]) <= min(MAX_REQUEST_MESSAGES, most) and sum(batch[3]) <= min(MAX_REQUEST_BYTES, most_bytes)
@@ -243,9 +249,8 @@ class Publisher:
     # -- what is collected -------------------------------------------------------------------------
 
     def _has_room(self, size: int) -> bool:
-        flow = self._options.flow_control
-        fits = self._messages < flow.max_messages and self._bytes + size <= flow.max_bytes
-        return fits or not self._messages
+        flow = self._flow
+        return (self._messages < flow.max_messages and self._bytes + size <= flow.max_bytes) or not self._messages
 
     def _wait_for_room(self, entry: Entry, answer: Pending[str]) -> Pending[None]:
         """Beyond flow control a message waits; the reply tells when it waits no longer."""
@@ -266,22 +271,19 @@ class Publisher:
 
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
         key, _, _, size = entry
-        batching = self._options.batching
-        batch = self._collecting.get(key)
-        # While all keys together have few bytes, each of them has: then nobody need add up its own.
-        few = self._bytes + size < batching.max_bytes
-        if batch is not None and not few and _bytes_of(batch) + size > batching.max_bytes:
-            self._send([self._take_out(key)])
-            batch = None
-        if batch is None:
-            batch = self._collecting[key] = []
-        batch.append((entry, answer))
-        self._collected += 1
+        batching = self._batching
+        count, total = self._of_key.get(key, (0, 0))
+        if count and total + size > batching.max_bytes:
+            self._send(self._take_out(key))
+            count = total = 0
+        self._collected.append(entry)
+        self._answers.append(answer)
+        self._of_key[key] = count, total = count + 1, total + size
         self._messages += 1
         self._bytes += size
-        if len(batch) >= batching.max_messages or not (few or _bytes_of(batch) < batching.max_bytes):
-            self._send([self._take_out(key)])
-        elif self._collected >= MAX_REQUEST_MESSAGES:
+        if count >= batching.max_messages or total >= batching.max_bytes:
+            self._send(self._take_out(key))
+        elif len(self._collected) >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
         elif batching.max_milliseconds:
             if self._timer is None:
@@ -289,10 +291,15 @@ class Publisher:
         elif not self._requests:
             self._send_collected()
 
-    def _take_out(self, key: str) -> list[Collected]:
-        batch = self._collecting.pop(key)
-        self._collected -= len(batch)
-        return batch
+    def _take_out(self, key: str) -> Collected:
+        """What is collected of one key."""
+        collected = self._collected, self._answers
+        count, _ = self._of_key.pop(key)
+        if count == len(self._collected):
+            self._collected, self._answers = [], []
+            return collected
+        taken, (self._collected, self._answers) = _split(collected, {key})
+        return taken
 
     def _count(self, messages: int, size: int) -> None:
         self._messages += messages
@@ -300,7 +307,7 @@ class Publisher:
 
     def _set_timer(self) -> None:
         """When its time comes, all that is collected goes, so that no message waits longer than it may."""
-        due_us = self._transport.clock.now_us() + round(self._options.batching.max_milliseconds * 1000)
+        due_us = self._transport.clock.now_us() + round(self._batching.max_milliseconds * 1000)
         self._timer = self._transport.clock.call_at(due_us, self._on_timer)
 
     def _on_timer(self) -> None:
@@ -313,38 +320,41 @@ class Publisher:
 
     def _send_unless_busy(self) -> None:
         """Without a time to wait for others, messages wait only for the request before, and go together then."""
-        if not self._requests and not self._options.batching.max_milliseconds:
+        if not self._requests and not self._batching.max_milliseconds:
             self._send_collected()
 
     def _send_collected(self) -> None:
-        collected, self._collecting = self._collecting, {}
-        self._collected = 0
-        self._send(list(collected.values()))
+        collected = self._collected, self._answers
+        self._collected, self._answers, self._of_key = [], [], {}
+        self._send(collected)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _send(self, batches: list[list[Collected]]) -> None:
-        """Send batches of different keys together; where a key is under way, its batch waits behind it."""
+    def _send(self, collected: Collected) -> None:
+        """Send messages together; where a key is under way, those of it wait behind it."""
         if self._under_way and not self._transport.in_order:
-            batches = [batch for batch in batches if not self._waits_behind(batch)]
-        if not batches:
+            behind, collected = _split(collected, self._under_way)
+            self._wait_behind(behind)
+        entries, answers = collected
+        if not entries:
             return
-        entries, answers = zip(*chain.from_iterable(batches), strict=True)
         request = Request(to_columns(entries), answers)
-        if request.fits() or len(batches) == 1:
+        if request.fits() or len(entries) == 1:
             self._note(request)
         else:
-            half = (len(batches) + 1) // 2
-            self._send(batches[:half])
-            self._send(batches[half:])
+            half = (len(entries) + 1) // 2
+            self._send((entries[:half], answers[:half]))
+            self._send((entries[half:], answers[half:]))
 
-    def _waits_behind(self, batch: list[Collected]) -> bool:
-        key = _key_of(batch)
-        if key in self._under_way:
+    def _wait_behind(self, collected: Collected) -> None:
+        by_key: dict[str, Collected] = {}
+        for entry, answer in zip(*collected, strict=True):
+            entries, answers = by_key.setdefault(entry[0], ([], []))
+            entries.append(entry)
+            answers.append(answer)
+        for key, batch in by_key.items():
             self._behind.setdefault(key, deque()).append(batch)
-            return True
-        return False
 
     def _note(self, request: Request) -> None:
         self._requests += 1
@@ -397,7 +407,7 @@ class Publisher:
                 self._todo.append(partial(self._fail, request.answers, error))
                 self._pause(request.keys, error)
             self._let_in()
-            if self._collecting:
+            if self._collected:
                 self._send_unless_busy()
             if error is None:  # last: the broker has the next request before those are woken who make more of them
                 self._todo.append(partial(self._succeed, request.answers, request.results(answered.result())))
@@ -406,23 +416,26 @@ class Publisher:
         """Send what waits behind these keys, of each the first batch."""
         if not self._behind:
             return
-        first: list[list[Collected]] = []
+        entries: list[Entry] = []
+        answers: list[Pending[str]] = []
         for key in keys:
             if behind := self._behind.get(key):
-                first.append(behind.popleft())
+                first = behind.popleft()
+                entries += first[0]
+                answers += first[1]
                 if not behind:
                     del self._behind[key]
-        self._send(first)
+        self._send((entries, answers))
 
     def _pause(self, keys: set[str], error: BaseException) -> None:
         """Publishing on would leave a hole in these keys, so what waits behind fails as well."""
         _log.error("publishing to topic %r failed: %s; paused keys: %s", self._topic, error, sorted(keys) or "none")
         self._paused |= keys
         for key in keys:
-            collecting = [self._take_out(key)] if key in self._collecting else []
-            for batch in (*self._behind.pop(key, ()), *collecting):
-                self._count(-len(batch), -_bytes_of(batch))
-                self._fail_later([answer for _, answer in batch], KeyPaused(key))
+            collected = [self._take_out(key)] if key in self._of_key else []
+            for entries, answers in (*self._behind.pop(key, ()), *collected):
+                self._count(-len(entries), -sum([entry[3] for entry in entries]))
+                self._fail_later(answers, KeyPaused(key))
         for waiting in self._waiting:
             if (key := waiting.entry[0]) in keys:
                 self._fail_later([waiting.answer], KeyPaused(key))
@@ -443,12 +456,15 @@ class Publisher:
         del self._unanswered[id(answers)]
 
 
-def _key_of(batch: list[Collected]) -> str:
-    return batch[0][0][0]
-
-
-def _bytes_of(batch: list[Collected]) -> int:
-    return sum([entry[3] for entry, _ in batch])
+def _split(collected: Collected, keys: Collection[str]) -> tuple[Collected, Collected]:
+    """The messages of these keys, and the others."""
+    these: Collected = [], []
+    others: Collected = [], []
+    for entry, answer in zip(*collected, strict=True):
+        entries, answers = these if entry[0] in keys else others
+        entries.append(entry)
+        answers.append(answer)
+    return these, others
 
 
 def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:
