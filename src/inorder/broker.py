@@ -585,11 +585,11 @@ class _Source:
         self._broker = broker
         self._subscription = subscription
 
-    def ack(self, lease: int, answer: Pending[None]) -> None:
-        self._answer(lease, answer, lambda: self._broker.settle(self._subscription, (lease,), ()))
+    def ack(self, message: Message, answer: Pending[None]) -> None:
+        self._answer(message._lease, answer, lambda: self._broker.settle(self._subscription, (message._lease,), ()))
 
-    def nack(self, lease: int, answer: Pending[None]) -> None:
-        self._answer(lease, answer, lambda: self._broker.settle(self._subscription, (), (lease,)))
+    def nack(self, message: Message, answer: Pending[None]) -> None:
+        self._answer(message._lease, answer, lambda: self._broker.settle(self._subscription, (), (message._lease,)))
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
         answer: Pending[None] = Pending()

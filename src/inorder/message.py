@@ -70,10 +70,10 @@ class Source(Protocol):
     id_prefix: str
     ack_id_prefix: str
 
-    def ack(self, lease: int, answer: Pending[None]) -> None:
+    def ack(self, message: Message, answer: Pending[None]) -> None:
         """Send it, and set `answer` when the broker has it."""
 
-    def nack(self, lease: int, answer: Pending[None]) -> None:
+    def nack(self, message: Message, answer: Pending[None]) -> None:
         """As `ack`."""
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]: ...
@@ -82,7 +82,7 @@ class Source(Protocol):
 class Message:
     """One message: to publish, or delivered, when it also has an id, a time and an answer to give."""
 
-    __slots__ = ("_attempt", "_lease", "_record", "_settled", "_source", "_unsettled")
+    __slots__ = ("_attempt", "_lease", "_record", "_settled", "_source", "_unsettled", "_until_us")
 
     # Set when delivered, and deleted by who settles the message: of several threads one can, and no lock is
     # needed, which would cost as much as the rest of an answer. The answer itself is set by who settles it.
@@ -90,6 +90,7 @@ class Message:
     _settled: Pending[None] | AckedTogether
     _lease: int
     _attempt: int
+    _until_us: int  # when its lease is over; for the consumer that holds it, who sets it
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class Message:
         except AttributeError:
             return self._first_answer()
         self._settled = answer
-        self._source.ack(self._lease, answer)  # type: ignore[union-attr]
+        self._source.ack(self, answer)  # type: ignore[union-attr]
         return answer
 
     def nack(self) -> Pending[None]:
@@ -177,7 +178,7 @@ class Message:
         except AttributeError:
             return self._first_answer()
         self._settled = answer
-        self._source.nack(self._lease, answer)  # type: ignore[union-attr]
+        self._source.nack(self, answer)  # type: ignore[union-attr]
         return answer
 
     def modify_ack_deadline(self, seconds: float) -> Pending[None]:

@@ -112,11 +112,11 @@ class Consumer:
         self.id_prefix, self.ack_id_prefix = broker.prefixes(subscription)
         self._broker = broker
 
-    def ack(self, lease: int, answer: Pending[None]) -> None:
-        answer._settle_by(lambda: self._broker.ack(f"{self.ack_id_prefix}{lease}"))
+    def ack(self, message: Message, answer: Pending[None]) -> None:
+        answer._settle_by(lambda: self._broker.ack(f"{self.ack_id_prefix}{message._lease}"))
 
-    def nack(self, lease: int, answer: Pending[None]) -> None:
-        answer._settle_by(lambda: self._broker.nack(f"{self.ack_id_prefix}{lease}"))
+    def nack(self, message: Message, answer: Pending[None]) -> None:
+        answer._settle_by(lambda: self._broker.nack(f"{self.ack_id_prefix}{message._lease}"))
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
         return Pending.run(lambda: self._broker.modify_ack_deadline(f"{self.ack_id_prefix}{lease}", seconds))

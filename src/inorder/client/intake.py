@@ -11,29 +11,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat, starmap
-from operator import itemgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from itertools import repeat, starmap
+from typing import Any, TypeVar
 
+from inorder.client.lines import KeyedLine, Line
 from inorder.clock import MICROSECONDS, Timer
-from inorder.core.lanes import FreeLanes, Lanes, SparseLanes
 from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
-from inorder.message import KEY, AckedTogether, Message
+from inorder.message import KEY, SIZE, AckedTogether, Message
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Transport
 
 TAKE_AT_ONCE = 100  # more than that at a time gains nothing and makes other consumers wait
 GRACE_US = 2_000  # a broker may round a deadline up to its next millisecond
-
-# What is held of a message: position and key, as lanes need them, then message, lease, size, and when the
-# lease that it came with is over. Plain tuples: a whole burst of them is taken in, and let go of, in C.
-Held: TypeAlias = tuple[int, str, Message, int, int, int]
-LEASE: Final = 3
-UNTIL_US: Final = 5
-_message = itemgetter(2)
-_lease = itemgetter(LEASE)
-_size = itemgetter(4)
 
 _log = logging.getLogger(__name__)
 
@@ -68,18 +58,23 @@ class Intake:
         self._take_at_once = take_at_once
         self._one_per_key = one_per_key
         self._lock = threading.Lock()
-        self._taking = threading.Lock()  # two that take at once could mix up the order of a key
-        self._lanes: Lanes[Held] = FreeLanes()
-        self._out: dict[int, Held] = {}  # given out, and their handlers have not ended
-        self._out_before: dict[int, str] = {}  # those of them that other lanes gave out: lease → key
-        self._held: dict[int, Held] = {}
+        # Two that take at once could mix up the order of a key, and two that send answers wait for each other. So one
+        # thread takes, or sends, also for those who come meanwhile: they need not wait, and if all of them did, each
+        # message would cost a change of threads.
+        self._taking = threading.Lock()
+        self._taking_missed = False  # somebody came while another one was taking
+        self._flushing = threading.RLock()  # who sends an answer may be told of it, and send another one
+        self._line = Line()
+        # All by their leases.
+        self._out: dict[int, Message] = {}  # given out, and their handlers have not ended
+        self._out_before: dict[int, str] = {}  # the keys of those that were given out by other rules
+        self._held: dict[int, Message] = {}
         self._held_bytes = 0
-        self._until_us: dict[int, int] = {}  # when the leases that were extended are over
-        self._left: dict[int, Held] = {}  # handled, but the answer is still to come or not sent yet
+        self._left: dict[int, Message] = {}  # handled, but the answer is still to come or not sent yet
         # What happened since the last flush: put in without a lock, taken out under it.
-        self._acks: deque[tuple[int, Pending[None]]] = deque()
-        self._nacks: deque[tuple[int, Pending[None]]] = deque()
-        self._ended: deque[int] = deque()  # leases; their handlers have
+        self._acks: deque[Message] = deque()
+        self._nacks: deque[Message] = deque()
+        self._ended: deque[Message] = deque()  # their handlers have
         self._flush_asked = False
         self._collecting = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
@@ -117,14 +112,14 @@ class Intake:
             if self._terms.options is not self._options:
                 self._follow()
             with self._lock:
-                taken = [] if self.stopped else self._lanes.take(count)
-                out = dict(zip(map(_lease, taken), taken, strict=True))
+                taken = [] if self.stopped else self._line.take(count)
+                out = {message._lease: message for message in taken}
                 if not out.keys() <= self._held.keys():  # leases were lost while they waited: those will come again
-                    self._lanes.done([held for held in taken if held[LEASE] not in self._held])
-                    out = {lease: held for lease, held in out.items() if lease in self._held}
+                    self._line.done([message for message in taken if message._lease not in self._held])
+                    out = {lease: message for lease, message in out.items() if lease in self._held}
                 self._out |= out
             if out or (not taken and not self._refill()):
-                return list(map(_message, out.values()))
+                return list(out.values())
 
     def holds(self, message: Message) -> bool:
         """Whether the lease of a message that was given out is still ours."""
@@ -155,31 +150,43 @@ class Intake:
         """Whether a message that was given out may be handled."""
         if self.stopped:
             self.give_back([message])
-        if self.holds(message):
+        if self._terms.options is not self._options:
+            self._follow()
+        if message._lease in self._held:
             return True
         self.finished(message)  # it will come again
         return False
 
     def more(self) -> bool:
         """Whether another message is ready here."""
-        return self._lanes.any_ready()
+        return self._line.any_ready()
 
     def _refill(self) -> bool:
         """Take what the broker has and flow control allows; whether there is anything now."""
         self.flush()  # an ack may be what the broker waits for, or what the next of the key waits for here
-        with self._taking:
-            with self._lock:
-                if self._lanes.any_ready():
-                    return not self.stopped
-                if self._lost is not None:
-                    raise self._lost
-                room = self._flow.max_messages - len(self._held)
-                free = self._flow.max_bytes - self._held_bytes
-                if self.stopped or room <= 0 or free <= 0:
-                    return False
-                alone = not self._held
-            taken = self._deliveries.take(min(room, self._take_at_once), free, alone, self, room)
-            return self._hold_taken(*taken)
+        self._taking_missed = True  # first: if another one is at it, it sees this when it is done
+        found = False
+        while not found and self._taking_missed and self._taking.acquire(blocking=False):
+            self._taking_missed = False
+            try:
+                found = self._take()
+            finally:
+                self._taking.release()
+        return found
+
+    def _take(self) -> bool:
+        with self._lock:
+            if self._line.any_ready():
+                return not self.stopped
+            if self._lost is not None:
+                raise self._lost
+            room = self._flow.max_messages - len(self._held)
+            free = self._flow.max_bytes - self._held_bytes
+            if self.stopped or room <= 0 or free <= 0:
+                return False
+            alone = not self._held
+        taken = self._deliveries.take(min(room, self._take_at_once), free, alone, self, room)
+        return self._hold_taken(*taken)
 
     def _hold_taken(self, messages: list[Message], options: SubscriptionOptions | None) -> bool:
         """Hold what was taken by these options; whether there is anything of it."""
@@ -201,43 +208,42 @@ class Intake:
     def _hold(self, messages: list[Message]) -> None:
         if not messages:
             return
-        leases = [message._lease for message in messages]
-        positions, keys, _, _, _, sizes, _ = zip(*[message._record for message in messages], strict=True)
         until_us = self._clock.now_us() + self._deadline_us
-        held: list[Held] = list(zip(positions, keys, messages, leases, sizes, repeat(until_us)))
-        self._held.update(zip(leases, held, strict=True))
-        self._held_bytes += sum(sizes)
-        self._lanes.put(held)
+        for message in messages:
+            message._until_us = until_us
+        self._held.update({message._lease: message for message in messages})
+        self._held_bytes += sum([message._record[SIZE] for message in messages])
+        self._line.put(messages)
         if self._timer is None:
             self._set_timer()
 
     def finished(self, message: Message, _: object = None) -> None:
         """The handler has ended: the lease is no longer kept. Once it is answered, its key goes on."""
-        self._ended.append(message._lease)
+        self._ended.append(message)
         if not self._flush_asked:
             self._flush_soon()
 
     def finished_together(self, messages: Iterable[Message]) -> None:
         """The same for many at once."""
-        self._ended.extend([message._lease for message in messages])
+        self._ended.extend(messages)
         if self._ended and not self._flush_asked:
             self._flush_soon()
 
-    def _pass_on(self, held: Held) -> None:
-        if held[LEASE] in self._out_before:
-            self._end_before(held[LEASE])
+    def _pass_on(self, message: Message) -> None:
+        if message._lease in self._out_before:
+            self._end_before(message._lease)
         else:
-            self._lanes.done([held])
+            self._line.done([message])
 
     # -- answers in --------------------------------------------------------------------------------
 
-    def ack(self, lease: int, answer: Pending[None]) -> None:
-        self._acks.append((lease, answer))
+    def ack(self, message: Message, _: Pending[None]) -> None:
+        self._acks.append(message)
         if not self._flush_asked:
             self._flush_soon()
 
-    def nack(self, lease: int, answer: Pending[None]) -> None:
-        self._nacks.append((lease, answer))
+    def nack(self, message: Message, _: Pending[None]) -> None:
+        self._nacks.append(message)
         self._flush_soon()
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
@@ -246,7 +252,7 @@ class Intake:
                 raise InvalidAckId(f"{self.ack_id_prefix}{lease}")
             with self._lock:
                 if lease in self._held and lease in self._left:
-                    self._look_after(lease)
+                    self._look_after(self._held[lease])
 
         return self._extend([lease], seconds).map(extended)
 
@@ -288,48 +294,53 @@ class Intake:
         return bool(self._acks or self._nacks or self._ended)
 
     def flush(self) -> None:
-        """Take in what happened, and send the answers that were collected."""
+        """Take in what happened, and send the answers that were collected; or another thread is at it, and will."""
         self._flush_asked = False
-        if not self.unsent():
-            return
+        while self.unsent() and self._flushing.acquire(blocking=False):
+            try:
+                self._flush()
+            finally:
+                self._flushing.release()
+
+    def _flush(self) -> None:
         with self._lock:
-            acks, nacks, ended = dict(_drain(self._acks)), dict(_drain(self._nacks)), _drain(self._ended)
+            acked, nacked, ended = _drain(self._acks), _drain(self._nacks), _drain(self._ended)
+            acks, nacks = [message._lease for message in acked], [message._lease for message in nacked]
             passed_on = self._let_go(acks)
             # These keys go on when the broker knows, and has taken back what was out behind the messages.
-            self._nacking |= {lease: self._held[lease][KEY] for lease in nacks if lease in self._held}
+            self._nacking |= {lease: self._held[lease]._record[KEY] for lease in nacks if lease in self._held}
             self._let_go(nacks)
             self._end(ended)
         if acks or nacks:
-            self._send_answers(acks, nacks)
+            settled = self._settle(acks, nacks)
+            if settled.done():
+                self._sent(acked, nacked, settled)
+            else:
+                settled.add_done_callback(lambda done: self._sent(acked, nacked, done))
         if passed_on:
             self._wake()
 
-    def _end(self, leases: list[int]) -> None:
+    def _end(self, ended: list[Message]) -> None:
         """Their handlers have ended: keys go on, except where an answer is still to come."""
-        ended = list(map(self._out.pop, leases))
+        leases = [message._lease for message in ended]
+        for lease in leases:
+            del self._out[lease]
         if self._nacking or self._out_before or not self._held.keys().isdisjoint(leases):
-            ended = [held for held in ended if self._goes_on(held)]
-        self._lanes.done(ended)
+            ended = [message for message in ended if self._goes_on(message)]
+        self._line.done(ended)
 
-    def _goes_on(self, held: Held) -> bool:
+    def _goes_on(self, message: Message) -> bool:
         """Whether the key of a message whose handler has ended does; if not, what has to happen for it is noted."""
-        lease = held[LEASE]
+        lease = message._lease
         if lease in self._out_before and lease not in self._nacking:
             self._end_before(lease)
             return False
         if lease not in self._held and lease not in self._nacking:
             return True
-        self._left[lease] = held
+        self._left[lease] = message
         if lease in self._held:
-            self._look_after(lease)
+            self._look_after(message)
         return False
-
-    def _send_answers(self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]]) -> None:
-        settled = self._settle(list(acks), list(nacks))
-        if settled.done():
-            self._sent(acks, nacks, settled)
-        else:
-            settled.add_done_callback(lambda done: self._sent(acks, nacks, done))
 
     def _settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         settled = self._deliveries.settle(acks, nacks)
@@ -345,21 +356,21 @@ class Intake:
         if settled.exception() is None and settled.result():
             self._keep_leases()  # where one was lost, others may have been
 
-    def _sent(
-        self, acks: dict[int, Pending[None]], nacks: dict[int, Pending[None]], settled: Pending[list[int]]
-    ) -> None:
+    def _sent(self, acked: list[Message], nacked: list[Message], settled: Pending[list[int]]) -> None:
         failed = settled.exception()
         over = settled.result() if failed is None else ()
-        if nacks:
-            self._after_nacks(nacks)
+        if nacked:
+            self._after_nacks([message._lease for message in nacked])
+        answered = acked + nacked
+        answers: list[Pending[None]] = [message._settled for message in answered]  # type: ignore[misc]  # one for each
         if failed is None and not over:
-            Pending.set_results(chain(acks.values(), nacks.values()), repeat(None))
+            Pending.set_results(answers, repeat(None))
             return
-        for lease, answer in chain(acks.items(), nacks.items()):
+        for message, answer in zip(answered, answers, strict=True):
             if failed is not None:
                 answer.set_exception(failed)
-            elif lease in over:
-                answer.set_exception(InvalidAckId(f"{self.ack_id_prefix}{lease}"))
+            elif message._lease in over:
+                answer.set_exception(InvalidAckId(message.ack_id))
             else:
                 answer.set_result(None)
 
@@ -369,14 +380,14 @@ class Intake:
             self._hold_taken(*self._deliveries.take(0, 0, False, self, 0))
         with self._lock:
             keys = {self._nacking[lease] for lease in leases if lease in self._nacking}
-            behind = [held[LEASE] for key in keys for held in self._lanes.waiting(key)]
+            behind = [message._lease for key in keys for message in self._line.waiting(key)]
 
         def go_on(_: object) -> None:
             with self._lock:
                 for lease in leases:
                     self._nacking.pop(lease, None)
-                    if held := self._left.pop(lease, None):
-                        self._pass_on(held)
+                    if message := self._left.pop(lease, None):
+                        self._pass_on(message)
             self._wake()
 
         self._keep_leases(behind).add_done_callback(go_on)
@@ -400,7 +411,7 @@ class Intake:
                 return
             self._set_options(options)
             if _window(options) != _window(before):
-                self._change_lanes()
+                self._change_line()
         self._keep_leases()
         with self._lock:
             self._set_timer()
@@ -411,19 +422,19 @@ class Intake:
         self._deadline_seconds = options.ack_deadline_seconds
         self._deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
 
-    def _change_lanes(self) -> None:
+    def _change_line(self) -> None:
         """The broker has taken back all that was out, as the rules of order are others. What runs keeps its key."""
         self._let_go(list(self._held))
         self._left.clear()
-        self._lanes = _lanes(_window(self._options) if self._one_per_key else 0)
-        self._out_before = {lease: held[KEY] for lease, held in self._out.items()}
+        self._line = KeyedLine() if _window(self._options) and self._one_per_key else Line()
+        self._out_before = {lease: message._record[KEY] for lease, message in self._out.items()}
         for key in filter(None, self._out_before.values()):
-            self._lanes.hold(key, ())
+            self._line.hold(key)
 
     def _end_before(self, lease: int) -> None:
         key = self._out_before.pop(lease)
         if key and key not in self._out_before.values():
-            self._lanes.release(key)
+            self._line.release(key)
 
     def _lose(self, error: InorderError) -> None:
         """The broker does not know us any more, and that is why."""
@@ -438,20 +449,14 @@ class Intake:
             self._timer.cancel()
             self._timer = None
         if self._held:
-            over_us = [self._over_us(lease) for lease in self._left if lease in self._held]
+            over_us = [_over_us(message) for lease, message in self._left.items() if lease in self._held]
             self._timer_us = min([self._clock.now_us() + self._deadline_us // 2, *over_us])
             self._timer = self._clock.call_at(self._timer_us, self._on_timer)
 
-    def _look_after(self, lease: int) -> None:
-        """Wake up when this lease is over, if nobody does so earlier."""
-        if self._over_us(lease) < self._timer_us:
+    def _look_after(self, message: Message) -> None:
+        """Wake up when its lease is over, if nobody does so earlier."""
+        if _over_us(message) < self._timer_us:
             self._set_timer()
-
-    def _over_us(self, lease: int) -> int:
-        return self._leased_until_us(lease) + GRACE_US
-
-    def _leased_until_us(self, lease: int) -> int:
-        return self._until_us.get(lease, self._held[lease][UNTIL_US])
 
     def _on_timer(self) -> None:
         """Extend what is being handled or waits here; let go of what nobody will answer any more."""
@@ -461,8 +466,9 @@ class Intake:
         self._keep_leases()
         with self._lock:
             now_us = self._clock.now_us()
-            over = [lease for lease in self._left if lease in self._held and self._over_us(lease) <= now_us]
-            self._nacking |= {lease: self._held[lease][KEY] for lease in over}
+            left = [lease for lease in self._left if lease in self._held]
+            over = [lease for lease in left if _over_us(self._left[lease]) <= now_us]
+            self._nacking |= {lease: self._left[lease]._record[KEY] for lease in over}
             self._let_go(over)
             self._set_timer()
         if over:
@@ -474,11 +480,10 @@ class Intake:
         """Extend all that is being handled or waits here, or only these; let go of what is over already."""
         with self._lock:
             until_us = self._clock.now_us() + self._deadline_us
-            candidates = self._held if leases is None else [lease for lease in leases if lease in self._held]
+            ours, left = self._held, self._left
+            candidates = ours if leases is None else [lease for lease in leases if lease in ours]
             # A handler may have asked for longer than we do.
-            keep = [
-                lease for lease in candidates if lease not in self._left and self._leased_until_us(lease) <= until_us
-            ]
+            keep = [lease for lease in candidates if lease not in left and ours[lease]._until_us <= until_us]
         if not keep:
             return Pending.of(None)
         kept = self._extend(keep, self._deadline_seconds)
@@ -501,8 +506,9 @@ class Intake:
             until_us = asked_us + round(seconds * MICROSECONDS)
             with self._lock:
                 passed_on = self._let_go(over)
-                ours = self._held
-                self._until_us.update({lease: until_us for lease in leases if lease in ours})
+                for lease in leases:
+                    if message := self._held.get(lease):
+                        message._until_us = until_us
             if passed_on:
                 self._wake()
             return over
@@ -512,15 +518,12 @@ class Intake:
     def _let_go(self, leases: Iterable[int]) -> bool:
         """Messages are answered, or their leases are over; whether that makes a key go on."""
         gone = list(filter(None, map(self._held.pop, leases, repeat(None))))
-        self._held_bytes -= sum(map(_size, gone))
-        if not self._until_us and not self._left:
-            return False
-        for lease in map(_lease, gone):
-            self._until_us.pop(lease, None)
+        self._held_bytes -= sum([message._record[SIZE] for message in gone])
         if not self._left:
             return False
         passed_on = False
-        for lease in map(_lease, gone):
+        for message in gone:
+            lease = message._lease
             if lease in self._left and lease not in self._nacking:
                 self._pass_on(self._left.pop(lease))
                 passed_on = True
@@ -534,7 +537,7 @@ class Intake:
             if self.stopped:
                 return self._gone_back
             self.stopped = True
-            waiting = [held[LEASE] for held in self._lanes.records()]
+            waiting = [message._lease for message in self._line.messages()]
             self._let_go(waiting)
         closed = self._deliveries.close()
         self._release(waiting)
@@ -560,7 +563,8 @@ class Intake:
         Done when the broker has all that goes back, and all answers.
         """
         self._flush_later = None  # first: what is not flushed now, its sender will flush
-        self.flush()
+        with self._flushing:
+            self._flush()
         with self._lock:
             rest = list(self._held)
             self._let_go(rest)
@@ -592,11 +596,9 @@ def _window(options: SubscriptionOptions) -> int:
     return options.max_outstanding_per_key if options.enable_message_ordering else 0
 
 
-def _lanes(window: int) -> Lanes[Held]:
-    """For messages that come so: the broker sends no two of a key together, unless it is told to."""
-    if not window:
-        return FreeLanes()
-    return SparseLanes() if window == 1 else Lanes()
+def _over_us(message: Message) -> int:
+    """When a lease is over, by our clock and surely by the broker's."""
+    return message._until_us + GRACE_US
 
 
 T = TypeVar("T")

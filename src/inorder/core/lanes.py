@@ -1,7 +1,7 @@
 """One key's turn: who may go next so that no key is ever overtaken by itself.
 
 Works on plain tuples, of which it reads the position and the key and nothing else: the broker's
-records, and what a client holds of them. Knows nothing of leases, time or limits.
+records, and what a worker pool keeps in order. Knows nothing of leases, time or limits.
 """
 
 from __future__ import annotations
@@ -205,29 +205,6 @@ class FreeLanes(Lanes[Item]):
 
     def done(self, records: Iterable[Item]) -> None:
         """Nobody waited for them."""
-
-
-class SparseLanes(Lanes[Item]):
-    """For items that come one at a time per key, as a rule: whole bursts go in and out without a step for each."""
-
-    def put(self, records: Iterable[Item]) -> None:
-        records = list(records)
-        keys = dict.fromkeys(map(_key, records))
-        if len(keys) == len(records) and "" not in keys and self._behind.keys().isdisjoint(keys):
-            self._behind.update(keys)
-            self._ready.extend(records)
-        else:
-            super().put(records)
-
-    def done(self, records: Iterable[Item]) -> None:
-        records = list(records)
-        behind = self._behind
-        waiting = [*map(behind.pop, map(_key, records), repeat(None))]
-        if any(waiting):
-            for record, items in zip(records, waiting, strict=True):
-                if items:
-                    self._ready.append(items.popleft())
-                    behind[record[KEY]] = items
 
 
 class WindowedLanes(Lanes[Item]):

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -198,6 +199,7 @@ def test_a_subscription_that_is_gone_ends_it(consumer: Consumer, intake: Intake)
 
 
 def test_threads_that_take_at_once_keep_a_key_in_order(consumer: Consumer, intake: Intake) -> None:
+    consumer.intake = None  # whose lock another thread may hold at any time
     lock = threading.Lock()
     received: list[int] = []
 
@@ -219,3 +221,51 @@ def test_threads_that_take_at_once_keep_a_key_in_order(consumer: Consumer, intak
         thread.join(30)
         assert not thread.is_alive()
     assert received == list(range(300))
+
+
+def in_another_thread(call: Callable[[], Any]) -> Any:
+    """What it returns, or raises: it must not wait for this thread."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(call).result(30)
+
+
+def test_who_comes_while_another_one_takes_leaves_it_to_that_one(consumer: Consumer, intake: Intake) -> None:
+    def come_meanwhile(name: str) -> None:
+        if name == "taken":  # which found nothing
+            consumer.on_call = lambda _: None
+            consumer.publish("1")
+            assert in_another_thread(intake.next) is None
+
+    consumer.on_call = come_meanwhile
+    assert consumer.next().data == b"1"
+
+
+def test_an_answer_that_comes_while_others_are_sent_is_sent_by_the_same_thread(
+    consumer: Consumer, intake: Intake
+) -> None:
+    consumer.publish("1", key="a")
+    consumer.publish("2", key="b")
+    first, second = consumer.next(), consumer.next()
+    answers: list[Pending[None]] = []
+
+    def answer_meanwhile(name: str) -> None:
+        if name == "settle":
+            consumer.on_call = lambda _: None
+            answers.append(in_another_thread(second.ack))
+            assert not answers[0].done()
+
+    consumer.on_call = answer_meanwhile
+    assert first.ack().done()
+    assert [answer.done() for answer in answers] == [True]
+    intake.finished_together([first, second])
+    assert consumer.queue.metrics("worker").backlog_messages == 0
+
+
+def test_who_is_told_of_an_answer_may_close_it(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1")
+    message = consumer.next()
+    message._settled = answer = Pending[None]()
+    answer.add_done_callback(lambda _: (intake.stop(), intake.close()))
+    intake.ack(message, answer)
+    assert answer.done()
+    assert intake.next() is None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.core.lanes import FreeLanes, Lanes, SparseLanes, WindowedLanes
+from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
 from inorder.message import Record
 
 
@@ -476,26 +476,3 @@ def test_every_record_comes_in_its_order_and_none_gets_lost(window: int, script:
     drained()
     assert waiting == {"a": [], "b": [], "": []}
     assert remains(lanes) == {}
-
-
-@given(st.lists(st.one_of(st.lists(st.sampled_from(["", "a", "b", "c", "d"]), max_size=6), st.integers(1, 4))))
-def test_lanes_for_bursts_give_out_what_plain_lanes_do(steps: list[list[str] | int]) -> None:
-    plain: Lanes[tuple[int, str]] = Lanes()
-    sparse: Lanes[tuple[int, str]] = SparseLanes()
-    position = 0
-    out: list[tuple[int, str]] = []
-    for step in steps:
-        if isinstance(step, list):
-            items = [*enumerate(step, position)]
-            position += len(items)
-            plain.put(items)
-            sparse.put(items)
-        elif step % 2:
-            taken = plain.take(step)
-            assert sparse.take(step) == taken
-            out += taken
-        else:
-            plain.done(out[:step])
-            sparse.done(out[:step])
-            del out[:step]
-        assert sorted(sparse.records()) == sorted(plain.records())

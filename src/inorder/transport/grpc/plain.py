@@ -294,11 +294,11 @@ class PulledFrom:
         self.ack_id_prefix = ""
         self._answers = answers
 
-    def ack(self, lease: int, answer: Pending[None]) -> None:
-        self._said(self._answers.settle([lease], ()), lease).hand_to(answer)
+    def ack(self, message: Message, answer: Pending[None]) -> None:
+        self._said(self._answers.settle([message._lease], ()), message._lease).hand_to(answer)
 
-    def nack(self, lease: int, answer: Pending[None]) -> None:
-        self._said(self._answers.settle((), [lease]), lease).hand_to(answer)
+    def nack(self, message: Message, answer: Pending[None]) -> None:
+        self._said(self._answers.settle((), [message._lease]), message._lease).hand_to(answer)
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
         return self._said(self._answers.extend([lease], seconds), lease)

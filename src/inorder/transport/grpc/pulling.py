@@ -57,11 +57,11 @@ class PulledFrom:
         self.ack_id_prefix = terms.ack_id_prefix
         self._answers = answers
 
-    def ack(self, lease: int, answer: Pending[None]) -> None:
-        self._say(Said(acks=[lease]), lease).hand_to(answer)
+    def ack(self, message: Message, answer: Pending[None]) -> None:
+        self._say(Said(acks=[message._lease]), message._lease).hand_to(answer)
 
-    def nack(self, lease: int, answer: Pending[None]) -> None:
-        self._say(Said(nacks=[lease]), lease).hand_to(answer)
+    def nack(self, message: Message, answer: Pending[None]) -> None:
+        self._say(Said(nacks=[message._lease]), message._lease).hand_to(answer)
 
     def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
         checked = Pending.run(lambda: check_number("seconds", seconds, up_to=MAX_ACK_DEADLINE_SECONDS))

@@ -1,0 +1,106 @@
+"""Where messages that a consumer holds wait for their turn: one of a key at a time, or any of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+
+from inorder.message import KEY, Message
+
+
+class Line:
+    """No order is promised: first come, first served. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Message] = deque()
+
+    def any_ready(self) -> bool:
+        return bool(self._ready)
+
+    def put(self, messages: Sequence[Message]) -> None:
+        self._ready.extend(messages)
+
+    def take(self, count: int) -> list[Message]:
+        """Up to `count` messages, which are out from now on."""
+        ready = self._ready
+        if len(ready) <= count:
+            taken = list(ready)
+            ready.clear()
+            return taken
+        return list(map(deque.popleft, repeat(ready, count)))  # in C
+
+    def done(self, messages: Sequence[Message]) -> None:
+        """They were out: the next of their keys are ready."""
+
+    def hold(self, key: str) -> None:
+        """Nothing of `key` goes before `release`."""
+
+    def release(self, key: str) -> None:
+        """A held key takes turns again."""
+
+    def waiting(self, key: str) -> Sequence[Message]:
+        """The messages of `key` that have no turn yet."""
+        return ()
+
+    def messages(self) -> Iterator[Message]:
+        """Everything that is not out."""
+        yield from self._ready
+
+
+class KeyedLine(Line):
+    """At most one message of a key is ready or out, so no key is overtaken by itself, and keys take turns.
+
+    Mostly the broker sends one of a key at a time: such bursts go in and out without a step for each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._behind: dict[str, deque[Message] | None] = {}  # by the keys ready or out; None: nothing waits
+
+    def put(self, messages: Sequence[Message]) -> None:
+        behind, ready = self._behind, self._ready
+        keys = dict.fromkeys([message._record[KEY] for message in messages])
+        if len(keys) == len(messages) and "" not in keys and behind.keys().isdisjoint(keys):
+            behind.update(keys)
+            ready.extend(messages)
+            return
+        for message in messages:
+            key = message._record[KEY]
+            if key not in behind:
+                if key:
+                    behind[key] = None
+                ready.append(message)
+            elif (waiting := behind[key]) is None:
+                behind[key] = deque((message,))
+            else:
+                waiting.append(message)
+
+    def done(self, messages: Sequence[Message]) -> None:
+        behind = self._behind
+        waiting = [*map(behind.pop, [message._record[KEY] for message in messages], repeat(None))]
+        if any(waiting):
+            for message, others in zip(messages, waiting, strict=True):
+                if others:
+                    behind[message._record[KEY]] = others
+                    self._ready.append(others.popleft())
+
+    def hold(self, key: str) -> None:
+        self._behind.setdefault(key, None)
+
+    def release(self, key: str) -> None:
+        if waiting := self._behind.pop(key):
+            self._behind[key] = waiting
+            self._ready.append(waiting.popleft())
+
+    def waiting(self, key: str) -> Sequence[Message]:
+        return self._behind.get(key) or ()
+
+    def messages(self) -> Iterator[Message]:
+        yield from self._ready
+        yield from _each(filter(None, self._behind.values()))
+
+
+def _each(lines: Iterable[Iterable[Message]]) -> Iterator[Message]:
+    for line in lines:
+        yield from line
