@@ -29,8 +29,10 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # What tests send to the workers is found there, in whichever folder Spark was started.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 
-SHARED_SPARK = re.compile(r"tests/spark/|\[(spark|audit)\.md\]")
-OWN_SPARK = re.compile(r"tests/spark/test_(connect|declarative|killed_drivers|lake_tables)\.py|whole_story")
+SHARED_SPARK = re.compile(r"tests/spark/")
+OWN_SPARK = re.compile(
+    r"tests/spark/test_(connect|declarative|killed_drivers|lake_tables)\.py|whole_story|\[(spark|audit)\.md\]"
+)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -118,7 +118,8 @@ def test_a_lease_that_has_expired_keeps_the_handler_from_writing(database: Datab
         cut.set()
         clock.advance(11)
         second.open()
-        wait_until(lambda: here.queue.metrics("worker").outstanding_messages)  # the second has got it
+        # The second has got it, and waits for the first where one transaction waits for another.
+        wait_until(lambda: done_by or here.queue.metrics("worker").outstanding_messages)
         cut.clear()
         go_on.set()
         here.drained()
