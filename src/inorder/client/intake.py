@@ -64,6 +64,7 @@ class Intake:
         self._taking = threading.Lock()
         self._taking_missed = False  # somebody came while another one was taking
         self._flushing = threading.RLock()  # who sends an answer may be told of it, and send another one
+        self._flush_missed = False  # somebody came while another one was flushing
         self._line = Line()
         # All by their leases.
         self._out: dict[int, Message] = {}  # given out, and their handlers have not ended
@@ -296,11 +297,17 @@ class Intake:
     def flush(self) -> None:
         """Take in what happened, and send the answers that were collected; or another thread is at it, and will."""
         self._flush_asked = False
-        while self.unsent() and self._flushing.acquire(blocking=False):
+        while self.unsent():
+            self._flush_missed = True  # first: if another one is at it, it sees this when it is done
+            if not self._flushing.acquire(blocking=False):
+                return
+            self._flush_missed = False
             try:
                 self._flush()
             finally:
                 self._flushing.release()
+            if self._flush_missed:
+                self._wake()  # who came meanwhile has looked for the next of its key before it was ready
 
     def _flush(self) -> None:
         with self._lock:

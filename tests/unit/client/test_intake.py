@@ -261,6 +261,28 @@ def test_an_answer_that_comes_while_others_are_sent_is_sent_by_the_same_thread(
     assert consumer.queue.metrics("worker").backlog_messages == 0
 
 
+def test_a_key_that_goes_on_by_a_flush_of_another_thread_is_told(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2", key="a")
+    consumer.publish("x", key="b")
+    first, other = consumer.next(), consumer.next()
+
+    def end_meanwhile() -> Message | None:
+        first.ack()
+        intake.finished(first)
+        return intake.next()
+
+    def meanwhile(name: str) -> None:
+        if name == "settle":
+            consumer.on_call = lambda _: None
+            assert in_another_thread(end_meanwhile) is None
+
+    consumer.on_call = meanwhile
+    woken = consumer.woken
+    other.ack()
+    assert consumer.woken > woken
+    assert consumer.next().data == b"2"
+
+
 def test_who_is_told_of_an_answer_may_close_it(consumer: Consumer, intake: Intake) -> None:
     consumer.publish("1")
     message = consumer.next()
