@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 
 from inorder.message import KEY, Message
 
@@ -98,9 +98,4 @@ class KeyedLine(Line):
 
     def messages(self) -> Iterator[Message]:
         yield from self._ready
-        yield from _each(filter(None, self._behind.values()))
-
-
-def _each(lines: Iterable[Iterable[Message]]) -> Iterator[Message]:
-    for line in lines:
-        yield from line
+        yield from chain.from_iterable(filter(None, self._behind.values()))
