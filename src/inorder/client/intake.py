@@ -62,8 +62,8 @@ class Intake:
         # thread takes, or sends, also for those who come meanwhile: they need not wait, and if all of them did, each
         # message would cost a change of threads.
         self._taking = threading.Lock()
-        self._taking_missed = False  # somebody came while another one was taking
-        self._flushing = threading.RLock()  # who sends an answer may be told of it, and send another one
+        self._unlooked = False  # the broker may have more, or we more room, than when somebody last looked
+        self._flushing = threading.Lock()
         self._flush_missed = False  # somebody came while another one was flushing
         self._line = Line()
         # All by their leases.
@@ -87,7 +87,7 @@ class Intake:
         self._gone_back: Pending[None] = Pending()  # what waited here when it was stopped
         self._lost: InorderError | None = None  # why the broker does not know us any more
         self._set_options(SubscriptionOptions())
-        self._deliveries = transport.deliveries(subscription, wake, report, eager)
+        self._deliveries = transport.deliveries(subscription, self._look, report, eager)
         self._terms = self._deliveries.terms
         self.id_prefix = self._deliveries.id_prefix
         self.ack_id_prefix = self._deliveries.ack_id_prefix
@@ -159,25 +159,30 @@ class Intake:
         return False
 
     def more(self) -> bool:
-        """Whether another message is ready here."""
-        return self._line.any_ready()
+        """Whether another message is ready here, or may be if one looks."""
+        return self._unlooked or self._line.any_ready()
 
     def _refill(self) -> bool:
         """Take what the broker has and flow control allows; whether there is anything now."""
         self.flush()  # an ack may be what the broker waits for, or what the next of the key waits for here
-        self._taking_missed = True  # first: if another one is at it, it sees this when it is done
+        self._unlooked = True  # first: if another one is at it, it sees this when it is done
         found = False
-        while not found and self._taking_missed and self._taking.acquire(blocking=False):
-            self._taking_missed = False
+        while not found and self._unlooked and self._taking.acquire(blocking=False):
+            self._unlooked = False
             try:
                 found = self._take()
             finally:
                 self._taking.release()
         return found
 
+    def _look(self) -> None:
+        self._unlooked = True  # first: who has just found something else then sees that there is more
+        self._wake()
+
     def _take(self) -> bool:
         with self._lock:
             if self._line.any_ready():
+                self._unlooked = not self.stopped  # whoever takes that may be busy with it for long
                 return not self.stopped
             if self._lost is not None:
                 raise self._lost
@@ -186,7 +191,10 @@ class Intake:
             if self.stopped or room <= 0 or free <= 0:
                 return False
             alone = not self._held
-        taken = self._deliveries.take(min(room, self._take_at_once), free, alone, self, room)
+        most = min(room, self._take_at_once)
+        taken = self._deliveries.take(most, free, alone, self, room)
+        if len(taken.messages) >= most:
+            self._unlooked = True
         return self._hold_taken(*taken)
 
     def _hold_taken(self, messages: list[Message], options: SubscriptionOptions | None) -> bool:
@@ -282,13 +290,14 @@ class Intake:
             self.flush()
 
     def _flush_soon(self) -> None:
+        flush_later = self._flush_later  # `close` forgets it, perhaps at this moment
         if self._collecting:
             return
-        if self._flush_later is None:
+        if flush_later is None:
             self.flush()
         elif not self._flush_asked:
             self._flush_asked = True
-            self._flush_later()
+            flush_later()
 
     def unsent(self) -> bool:
         """Whether there is something to flush."""
@@ -297,19 +306,24 @@ class Intake:
     def flush(self) -> None:
         """Take in what happened, and send the answers that were collected; or another thread is at it, and will."""
         self._flush_asked = False
-        while self.unsent():
-            self._flush_missed = True  # first: if another one is at it, it sees this when it is done
+        while self.unsent() or self._flush_missed:
             if not self._flushing.acquire(blocking=False):
-                return
-            self._flush_missed = False
+                self._flush_missed = True  # which the other one sees when it is done, unless it is done by now
+                if not self._flushing.acquire(blocking=False):
+                    return
+            missed = self._flush_missed
+            if missed:  # not otherwise: somebody may set it at this moment, who has seen that we are at it
+                self._flush_missed = False
             try:
-                self._flush()
+                answer = self._flush()
             finally:
                 self._flushing.release()
-            if self._flush_missed:
-                self._wake()  # who came meanwhile has looked for the next of its key before it was ready
+            answer()  # which may call whoever waits for it
+            if missed:
+                self._wake()  # who came meanwhile looked for more before there was room, or the next of its key ready
 
-    def _flush(self) -> None:
+    def _flush(self) -> Callable[[], None]:
+        """Send what there is; returns what is left to do when others may flush again."""
         with self._lock:
             acked, nacked, ended = _drain(self._acks), _drain(self._nacks), _drain(self._ended)
             acks, nacks = [message._lease for message in acked], [message._lease for message in nacked]
@@ -318,14 +332,17 @@ class Intake:
             self._nacking |= {lease: self._held[lease]._record[KEY] for lease in nacks if lease in self._held}
             self._let_go(nacks)
             self._end(ended)
-        if acks or nacks:
-            settled = self._settle(acks, nacks)
-            if settled.done():
+        settled = self._settle(acks, nacks) if acks or nacks else None
+
+        def answer() -> None:
+            if settled is not None and settled.done():
                 self._sent(acked, nacked, settled)
-            else:
+            elif settled is not None:
                 settled.add_done_callback(lambda done: self._sent(acked, nacked, done))
-        if passed_on:
-            self._wake()
+            if passed_on:
+                self._wake()
+
+        return answer
 
     def _end(self, ended: list[Message]) -> None:
         """Their handlers have ended: keys go on, except where an answer is still to come."""
@@ -571,7 +588,9 @@ class Intake:
         """
         self._flush_later = None  # first: what is not flushed now, its sender will flush
         with self._flushing:
-            self._flush()
+            answer = self._flush()
+        answer()
+        self.flush()  # what somebody left to us meanwhile
         with self._lock:
             rest = list(self._held)
             self._let_go(rest)

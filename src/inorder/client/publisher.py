@@ -232,7 +232,7 @@ class Publisher:
             self._requests -= 1
             self._count(-1, -size)
             self._under_way.discard(key)
-            if self._messages:  # others came meanwhile
+            if self._messages or self._waiting:  # others came meanwhile
                 self._go_on([key])
                 self._let_in()
                 self._send_unless_busy()

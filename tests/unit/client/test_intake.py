@@ -240,6 +240,103 @@ def test_who_comes_while_another_one_takes_leaves_it_to_that_one(consumer: Consu
     assert consumer.next().data == b"1"
 
 
+def test_what_comes_while_something_is_taken_is_looked_for(consumer: Consumer, intake: Intake) -> None:
+    """Who has found something may be busy with it for long."""
+    consumer.publish("1", key="a")
+
+    def come_meanwhile(name: str) -> None:
+        if name == "taken":
+            consumer.on_call = lambda _: None
+            consumer.publish("2", key="b")
+            assert in_another_thread(intake.next) is None
+
+    consumer.on_call = come_meanwhile
+    assert consumer.next().data == b"1"
+    assert intake.more()
+    assert consumer.next().data == b"2"
+    assert intake.next() is None
+    assert not intake.more()
+
+
+def test_what_comes_while_another_message_is_ready_here_is_looked_for(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2", key="a")
+    first = consumer.next()
+    assert intake.next() is None
+    first.ack()
+    intake.finished(first)
+    consumer.publish("x", key="b")
+    assert consumer.next().data == b"2"
+    assert intake.more()
+    assert consumer.next().data == b"x"
+
+
+class Interrupted:
+    """A lock; whoever gets it first loses the interpreter to `meanwhile`."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._lock = threading.Lock()
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        taken = self._lock.acquire(blocking=blocking)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            in_another_thread(meanwhile)
+        return taken
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def test_who_comes_when_another_one_begins_to_flush_is_told_as_well(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2", key="a")
+    consumer.publish("x", key="b")
+    first, other = consumer.next(), consumer.next()
+
+    def end_meanwhile() -> None:
+        first.ack()
+        intake.finished(first)
+        assert intake.next() is None
+
+    lock: Any = Interrupted(end_meanwhile)
+    intake._flushing = lock
+    woken = consumer.woken
+    other.ack()
+    assert consumer.woken > woken
+    assert consumer.next().data == b"2"
+
+
+def test_an_answer_that_comes_while_it_is_closed_is_sent(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", key="a")
+    consumer.publish("2", key="b")
+    first, second = consumer.next(), consumer.next()
+    intake.collect_answers(lambda: None)
+    first.ack()
+    answers: list[Pending[None]] = []
+
+    def answer_meanwhile(name: str) -> None:
+        if name == "settle":
+            consumer.on_call = lambda _: None
+            answers.append(in_another_thread(second.ack))
+
+    intake.stop()
+    consumer.on_call = answer_meanwhile
+    intake.close()
+    assert [answer.done() for answer in answers] == [True]
+    assert consumer.queue.metrics("worker").backlog_messages == 0
+
+
+def test_who_is_told_of_an_answer_keeps_nobody_from_answering(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", key="a")
+    consumer.publish("2", key="b")
+    first, second = consumer.next(), consumer.next()
+    message_answered: list[bool] = []
+    first._settled = answer = Pending[None]()
+    answer.add_done_callback(lambda _: message_answered.append(in_another_thread(lambda: second.ack().done())))
+    intake.ack(first, answer)
+    assert message_answered == [True]
+
+
 def test_an_answer_that_comes_while_others_are_sent_is_sent_by_the_same_thread(
     consumer: Consumer, intake: Intake
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,31 @@ def test_a_thousand_answers_in_a_row_call_nobody_recursively() -> None:
     publisher._transport = FastTransport()  # type: ignore[assignment]
     transport.answer()
     assert [pending.result(0) for pending in pendings] == [f"{number}" for number in range(5_000)]
+
+
+def test_who_waits_for_room_while_a_message_goes_alone_is_let_in() -> None:
+    publisher, transport = make(flow_control=FlowControl(max_messages=1))
+    slow = transport.publish
+    waiting: list[threading.Thread] = []
+
+    def publish(topic: str, batch: Batch) -> Pending[list[str]]:
+        answer = slow(topic, batch)
+        if not waiting:
+            waiting.append(threading.Thread(target=lambda: publisher.publish(b"b", None, "k"), daemon=True))
+            waiting[0].start()
+            give_up = time.monotonic() + PATIENCE_SECONDS
+            while not publisher._waiting:
+                assert time.monotonic() < give_up
+                time.sleep(0.001)
+        transport.answer_all()
+        return answer
+
+    transport.publish = publish  # type: ignore[method-assign]
+    publisher.publish(b"a", None, "k")
+    waiting[0].join(PATIENCE_SECONDS)
+    assert not waiting[0].is_alive()
+    publisher.publish(b"c", None, "k")
+    assert transport.sent() == [[b"a"], [b"b"], [b"c"]]
 
 
 # -- batches ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import sys
 import threading
 import time
 import weakref
@@ -452,3 +453,30 @@ def test_no_timer_is_left_when_nothing_is_held() -> None:
         wait_until(lambda: not subscription.metrics().result().backlog_messages)
         clock.advance(20)
         assert subscription._stream._intake._timer is None  # type: ignore[union-attr]
+
+
+def test_handlers_that_wait_for_each_other_all_run() -> None:
+    """Threads that take, answer and end at the same moments leave no message behind until another one is done."""
+    keys = 4
+    together = threading.Barrier(keys, timeout=PATIENCE_SECONDS)
+    done = threading.Semaphore(0)
+
+    def handle(message: Message) -> None:
+        together.wait()
+        message.ack()
+        done.release()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.00001)
+    try:
+        with PubSub("memory:") as pubsub:
+            topic = pubsub.topic("orders").create().result()
+            subscription = topic.subscription("worker").create(enable_message_ordering=True).result()
+            subscription.on("message", handle).open()
+            for _ in range(2_000):
+                for key in range(keys):
+                    topic.publish_message(b"x", ordering_key=f"{key}").result()
+                for _ in range(keys):
+                    assert done.acquire(timeout=PATIENCE_SECONDS)
+    finally:
+        sys.setswitchinterval(interval)
