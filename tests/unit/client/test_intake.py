@@ -9,7 +9,7 @@ import pytest
 
 from inorder import Message, SubscriptionOptions
 from inorder.broker import MessageQueue
-from inorder.client.intake import Intake
+from inorder.client.intake import TAKE_AT_ONCE, Intake
 from inorder.errors import InvalidAckId, SubscriptionNotFound
 from inorder.message import Source
 from inorder.pending import Pending
@@ -82,6 +82,16 @@ class Consumer:
     def publish(self, *texts: str, key: str = "k") -> None:
         self.queue.publish("orders", [Message(text.encode(), ordering_key=key) for text in texts])
 
+    def meanwhile(self, name: str, call: Callable[[], object]) -> None:
+        """Have `call` made in the middle of the next call to the broker of this name."""
+
+        def called(other: str) -> None:
+            if other == name:
+                self.on_call = lambda _: None
+                call()
+
+        self.on_call = called
+
     def next(self) -> Message:
         assert self.intake is not None
         message = self.intake.next()
@@ -138,13 +148,11 @@ def test_what_comes_while_a_nack_is_on_its_way_is_taken_back_with_the_rest(consu
     first = consumer.next()
     intake.finished(first)
 
-    def take_meanwhile(name: str) -> None:
-        if name == "settle":
-            consumer.on_call = lambda _: None
-            consumer.publish("3")
-            assert intake.next() is None
+    def take_meanwhile() -> None:
+        consumer.publish("3")
+        assert intake.next() is None
 
-    consumer.on_call = take_meanwhile
+    consumer.meanwhile("settle", take_meanwhile)
     first.nack()
     received: list[bytes] = []
     while (message := intake.next()) is not None:
@@ -230,13 +238,11 @@ def in_another_thread(call: Callable[[], Any]) -> Any:
 
 
 def test_who_comes_while_another_one_takes_leaves_it_to_that_one(consumer: Consumer, intake: Intake) -> None:
-    def come_meanwhile(name: str) -> None:
-        if name == "taken":  # which found nothing
-            consumer.on_call = lambda _: None
-            consumer.publish("1")
-            assert in_another_thread(intake.next) is None
+    def come_meanwhile() -> None:
+        consumer.publish("1")
+        assert in_another_thread(intake.next) is None
 
-    consumer.on_call = come_meanwhile
+    consumer.meanwhile("taken", come_meanwhile)  # which found nothing
     assert consumer.next().data == b"1"
 
 
@@ -244,13 +250,11 @@ def test_what_comes_while_something_is_taken_is_looked_for(consumer: Consumer, i
     """Who has found something may be busy with it for long."""
     consumer.publish("1", key="a")
 
-    def come_meanwhile(name: str) -> None:
-        if name == "taken":
-            consumer.on_call = lambda _: None
-            consumer.publish("2", key="b")
-            assert in_another_thread(intake.next) is None
+    def come_meanwhile() -> None:
+        consumer.publish("2", key="b")
+        assert in_another_thread(intake.next) is None
 
-    consumer.on_call = come_meanwhile
+    consumer.meanwhile("taken", come_meanwhile)
     assert consumer.next().data == b"1"
     assert intake.more()
     assert consumer.next().data == b"2"
@@ -270,6 +274,28 @@ def test_what_comes_while_another_message_is_ready_here_is_looked_for(consumer: 
     assert consumer.next().data == b"x"
 
 
+def test_what_comes_while_a_key_goes_on_is_looked_for(consumer: Consumer, intake: Intake) -> None:
+    """The look for more is what makes the next of the key ready, which is then found first."""
+    consumer.publish("1", "2", key="a")
+    first = consumer.next()
+    intake.collect_answers(lambda: None)
+    first.ack()
+    intake.finished(first)
+    consumer.publish("x", key="b")
+    assert consumer.next().data == b"2"
+    assert intake.more()
+    assert consumer.next().data == b"x"
+
+
+def test_what_is_left_when_as_much_was_taken_as_may_be_is_looked_for(consumer: Consumer, intake: Intake) -> None:
+    for number in range(TAKE_AT_ONCE + 1):
+        consumer.publish("x", key=f"{number}")
+    assert len(intake.next_ones(TAKE_AT_ONCE)) == TAKE_AT_ONCE
+    assert intake.more()
+    assert len(intake.next_ones(TAKE_AT_ONCE)) == 1
+    assert not intake.more()
+
+
 class Interrupted:
     """A lock; whoever gets it first loses the interpreter to `meanwhile`."""
 
@@ -281,27 +307,40 @@ class Interrupted:
         taken = self._lock.acquire(blocking=blocking)
         meanwhile, self._meanwhile = self._meanwhile, None
         if meanwhile is not None:
-            in_another_thread(meanwhile)
+            meanwhile()
         return taken
 
     def release(self) -> None:
         self._lock.release()
 
 
-def test_who_comes_when_another_one_begins_to_flush_is_told_as_well(consumer: Consumer, intake: Intake) -> None:
+@pytest.mark.parametrize("moment", ["begins", "sends"])
+def test_a_key_that_goes_on_by_a_flush_of_another_thread_is_told(
+    consumer: Consumer, intake: Intake, moment: str
+) -> None:
+    """Its own thread comes when the other one has begun to flush, or sends, and looks for more too early."""
     consumer.publish("1", "2", key="a")
     consumer.publish("x", key="b")
     first, other = consumer.next(), consumer.next()
 
-    def end_meanwhile() -> None:
+    def end_and_look() -> Message | None:
         first.ack()
         intake.finished(first)
-        assert intake.next() is None
+        return intake.next()
 
-    lock: Any = Interrupted(end_meanwhile)
-    intake._flushing = lock
+    found: list[Message | None] = []
+
+    def meanwhile() -> None:
+        found.append(in_another_thread(end_and_look))
+
+    if moment == "begins":
+        lock: Any = Interrupted(meanwhile)
+        intake._flushing = lock
+    else:
+        consumer.meanwhile("settle", meanwhile)
     woken = consumer.woken
     other.ack()
+    assert found == [None]
     assert consumer.woken > woken
     assert consumer.next().data == b"2"
 
@@ -313,14 +352,8 @@ def test_an_answer_that_comes_while_it_is_closed_is_sent(consumer: Consumer, int
     intake.collect_answers(lambda: None)
     first.ack()
     answers: list[Pending[None]] = []
-
-    def answer_meanwhile(name: str) -> None:
-        if name == "settle":
-            consumer.on_call = lambda _: None
-            answers.append(in_another_thread(second.ack))
-
     intake.stop()
-    consumer.on_call = answer_meanwhile
+    consumer.meanwhile("settle", lambda: answers.append(in_another_thread(second.ack)))
     intake.close()
     assert [answer.done() for answer in answers] == [True]
     assert consumer.queue.metrics("worker").backlog_messages == 0
@@ -345,39 +378,15 @@ def test_an_answer_that_comes_while_others_are_sent_is_sent_by_the_same_thread(
     first, second = consumer.next(), consumer.next()
     answers: list[Pending[None]] = []
 
-    def answer_meanwhile(name: str) -> None:
-        if name == "settle":
-            consumer.on_call = lambda _: None
-            answers.append(in_another_thread(second.ack))
-            assert not answers[0].done()
+    def answer_meanwhile() -> None:
+        answers.append(in_another_thread(second.ack))
+        assert not answers[0].done()
 
-    consumer.on_call = answer_meanwhile
+    consumer.meanwhile("settle", answer_meanwhile)
     assert first.ack().done()
     assert [answer.done() for answer in answers] == [True]
     intake.finished_together([first, second])
     assert consumer.queue.metrics("worker").backlog_messages == 0
-
-
-def test_a_key_that_goes_on_by_a_flush_of_another_thread_is_told(consumer: Consumer, intake: Intake) -> None:
-    consumer.publish("1", "2", key="a")
-    consumer.publish("x", key="b")
-    first, other = consumer.next(), consumer.next()
-
-    def end_meanwhile() -> Message | None:
-        first.ack()
-        intake.finished(first)
-        return intake.next()
-
-    def meanwhile(name: str) -> None:
-        if name == "settle":
-            consumer.on_call = lambda _: None
-            assert in_another_thread(end_meanwhile) is None
-
-    consumer.on_call = meanwhile
-    woken = consumer.woken
-    other.ack()
-    assert consumer.woken > woken
-    assert consumer.next().data == b"2"
 
 
 def test_who_is_told_of_an_answer_may_close_it(consumer: Consumer, intake: Intake) -> None:

@@ -5,7 +5,7 @@
             return PubSub(...)
 
 Time passes as it does for the target. If that is a manual clock, `make_target` sets `self.clock` to it,
-and the tests move it; else they wait, for as short a time as `short_deadline` allows.
+and the tests move it; else they wait, for as short a time as `short_deadline` and `kept_deadline` allow.
 """
 
 import pytest
