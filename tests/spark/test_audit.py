@@ -235,12 +235,28 @@ def test_the_hottest_keys_and_the_load_of_partitions_are_told(audited: Audit) ->
     loads = sorted(((-len(events), key) for key, events in HISTORIES.items()))
     assert [(key.key, key.events) for key in audited.findings.hot_keys] == [(key, -load) for load, key in loads[:25]]
     buffers = {key: Reading(events).buffer for key, events in HISTORIES.items()}
-    assert all(key.buffer == buffers[key.key] for key in audited.findings.hot_keys)
+    shown = (*audited.findings.hot_keys, *audited.findings.worst_keys)
+    assert all(key.buffer == buffers[key.key] for key in shown)
+    assert any(key.duplicates and key.buffer for key in shown)
     even = SlotTable.even(8)
     expected = Counter(even.partition_of(key) for key, _ in LOG)
     assert {load.name: load.events for load in audited.findings.partitions} == {
         str(number): load for number, load in expected.items()
     }
+
+
+def test_a_buffer_is_right_where_duplicates_are_though_few_keys_are_looked_at_twice(spark: SparkSession) -> None:
+    """Of the keys with duplicates one is shown, one has the largest buffer, and one only seems to."""
+    numbers = {
+        "shown": [1, 2, 3] * 6,
+        "largest": [6, 5, 5, 4, 3, 2, 1],
+        "seems large": [9, 8, 8, 8, 8, 7, 6, 1, 2],
+        "sure": [5, 4, 3, 2, 1],
+    }
+    rows = [(at, key, number) for key, arrived in numbers.items() for at, number in enumerate(arrived)]
+    found = audit(table(spark, rows), key="k", sequence="seq", position="pos", top=1).findings
+    assert found.buffer == Reading([(number, 0, 0) for number in numbers["largest"]]).buffer == 5
+    assert [(key.key, key.buffer) for key in (*found.hot_keys, *found.worst_keys)] == [("shown", 0)] * 2
 
 
 def violations_of(key: str, reading: Reading) -> list[tuple[int, str, str, int]]:

@@ -58,9 +58,10 @@ def publish(folder: Path, random: Random, count: int) -> dict[str, list[int]]:
 def life(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A driver, with its Java and all workers: it ends when this does, as if the machine had."""
     command = [sys.executable, str(PIPELINE), str(folder)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    ) as process:
+    with (
+        (folder / "errors").open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True) as process,
+    ):
         try:
             yield process
         finally:
@@ -102,6 +103,6 @@ def test_a_pipeline_that_is_killed_again_and_again_writes_each_row_once_and_in_o
             time.sleep(random.uniform(0, 0.4))  # the moment itself: anywhere in a batch, or between two
     with life(tmp_path) as process:
         assert process.stdout is not None
-        assert process.stdout.readlines()[-1] == "done\n", f"seed {seed}"
+        assert process.stdout.readlines()[-1] == "done\n", f"seed {seed}\n{(tmp_path / 'errors').read_text()}"
     assert table(tmp_path) == {key: [*range(1, len(numbers) + 1)] for key, numbers in arrived.items()}, f"seed {seed}"
     assert topic(tmp_path) == arrived, f"seed {seed}"

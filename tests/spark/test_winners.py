@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from inorder.clock import MICROSECONDS, SystemClock
 from inorder.errors import FieldOwnedTwice, InvalidArgument
 from inorder.patterns import IndependentFields, LastWriteWins, fold
-from inorder.patterns.encoding import digest as pure_digest
-from inorder.spark.winners import ahead_of_time, digest, latest, merge_fields
+from inorder.patterns.encoding import digest
+from inorder.spark.winners import ahead_of_time, checksum, latest, merge_fields
 
 WRITES = "key STRING, time BIGINT, producer STRING, value BINARY"
 FACTS = "key STRING, event_type STRING, time BIGINT, placed_at BIGINT, note STRING, shipped_at BIGINT"
@@ -104,7 +104,7 @@ def test_each_field_has_its_newest_value(spark: SparkSession, tmp_path: Path) ->
     assert present(run(stream, tmp_path / "checkpoint")) == wanted
 
 
-def test_digests_are_those_of_the_pure_patterns(spark: SparkSession) -> None:
+def test_checksums_are_the_beginnings_of_the_digests_of_the_pure_patterns(spark: SparkSession) -> None:
     values: list[tuple[str, list[Any]]] = [
         ("BINARY", [b"", b"x", b"\x00\xff"]),
         ("STRING", ["", "a", 'say "größe"', "back\\slash\n\ttab", "/", "😀"]),
@@ -113,8 +113,34 @@ def test_digests_are_those_of_the_pure_patterns(spark: SparkSession) -> None:
     ]
     for kind, some in values:
         table = spark.createDataFrame([(value,) for value in some], f"value {kind}")
-        found = table.select(digest(table["value"], table.schema["value"].dataType)).collect()
-        assert [row[0] for row in found] == [pure_digest(value) for value in some], kind
+        found = table.select(checksum(table["value"], table.schema["value"].dataType)).collect()
+        assert [f"{row[0]:08x}" for row in found] == [digest(value)[:8] for value in some], kind
+
+
+def test_what_ties_in_all_but_its_content_comes_to_the_same_in_any_order(spark: SparkSession) -> None:
+    """The two values have one CRC-32."""
+    writes = [("a", 1, "", b"plumless"), ("a", 1, "", b"buckeroo"), ("b", 1, "", b"x"), ("b", 1, "", None)]
+    for rows in (writes, writes[::-1]):
+        table = spark.createDataFrame(rows, WRITES).coalesce(1)
+        found = latest(table, key="key", time="time", value="value").collect()
+        assert {row["key"]: (row["value"], row["_deleted"]) for row in found} == {
+            "a": (b"plumless", False),
+            "b": (None, True),
+        }
+
+
+def test_columns_of_any_type_and_name_go_along(spark: SparkSession) -> None:
+    schema = "key STRING, time BIGINT, value BINARY, tags MAP<STRING, INT>, `a.b` ARRAY<MAP<INT, INT>>, kind STRING"
+    rows = [("a", 2, b"new", {"x": 2}, [{1: 2}], "t"), ("a", 1, b"old", {"x": 1}, None, "t")]
+    for others in ([], ["tags"], ["`a.b`"], ["tags", "`a.b`"]):
+        table = spark.createDataFrame(rows, schema).select("key", "time", "value", *others)
+        [row] = latest(table, key="key", time="time", value="value").collect()
+        known = {"key": "a", "time": 2, "value": b"new", "tags": {"x": 2}, "a.b": [{1: 2}]}
+        assert row.asDict() == {**{name: known[name] for name in table.columns}, "_deleted": False}
+    table = spark.createDataFrame(rows, schema)
+    owns = {"t": ["tags", "value", "a.b"]}
+    [row] = merge_fields(table, key="key", event_type="kind", time="time", owns=owns).collect()
+    assert row.asDict() == {"key": "a", "tags": {"x": 2}, "value": b"new", "a.b": [{1: 2}]}
 
 
 def test_a_time_too_far_ahead_is_left_out(spark: SparkSession) -> None:

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from hashlib import sha256
 from types import NoneType
 from typing import Any, TypeVar
+from zlib import crc32
 
 from inorder.errors import ForeignState, InvalidArgument
 
 S = TypeVar("S")
-
-DIGEST_DIGITS = 16  # 64 bits: two contents that tie otherwise are taken for one in 2**64 cases
 
 
 def dump(name: str, state: tuple[Any, ...]) -> bytes:
@@ -38,11 +37,13 @@ def load(name: str, data: bytes, make: Callable[..., S]) -> S:
 
 
 def digest(value: Any) -> str:
-    """16 hexadecimal digits that depend on the content alone: the first of SHA-256 of the bytes.
+    """16 hexadecimal digits that depend on the content alone: CRC-32 of the bytes, then the first of SHA-256.
 
-    What is not bytes is written as JSON first, the keys of dicts sorted.
+    Two contents are taken for one in 2**64 cases. CRC-32 comes first because everybody has it at hand, databases too,
+    and it decides nearly always. What is not bytes is written as JSON first, the keys of dicts sorted.
     """
-    return sha256(value if type(value) is bytes else _json(_packed(value))).hexdigest()[:DIGEST_DIGITS]
+    content = value if type(value) is bytes else _json(_packed(value))
+    return f"{crc32(content):08x}{sha256(content).hexdigest()[:8]}"
 
 
 _decode = json.JSONDecoder().decode  # both are made once, not with each call

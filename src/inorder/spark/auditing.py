@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 
 from inorder.errors import FailedPrecondition, InvalidArgument
@@ -30,6 +30,10 @@ from inorder.spark.tallying import by_key, even_partition, tallies
 from inorder.spark.violations import violations
 
 ALLOWABLE = tuple(kind for kind in KINDS if kind != "reordered")
+FEW_KEYS = 1_000  # to be searched for by name
+Totals: TypeAlias = dict[str, Any]
+
+_SHOWN_KEYS = ("hot_keys", "worst_keys")
 _KEY_FIELDS = ("key", "events", "reordered", "gaps", "duplicates", "overlapping", "unplaced", "buffer")
 
 
@@ -131,33 +135,65 @@ def audit(
         partition=partition,
     )
     events = rows(log, names)
-    totals, bars, loads = _counted(events, names, allow, top, partitions)
-    unkeyed = events.where(F.col("key").isNull()).count()
-    first = _first_violations(events, names, allow, totals["first_keys"], top)
-    findings = _findings(source, names, tuple(allow), totals, bars, loads, unkeyed, first)
+    findings = _counted(source, events, names, tuple(allow), top, partitions)
     judged_events = judged(events, names)
     return Audit(findings, by_key(tallies(judged_events, names, allow)), violations(judged_events, names, allow))
 
 
 def _counted(
-    events: DataFrame, names: Named, allow: Collection[Kind], top: int, partitions: int
-) -> tuple[Row, list[Row], dict[str, int]]:
-    """All that is counted, from tallies that are few and kept: so the windows run once.
+    source: str, events: DataFrame, names: Named, allow: tuple[Kind, ...], top: int, partitions: int
+) -> Findings:
+    """All that is counted, from tallies that are few and kept: so the windows run once over all events.
 
-    Most keys have no duplicates, and take a sort less. Those that have any are looked at again.
+    Most keys have no duplicates, and take a sort less. A few are looked at again: those that have any, if it matters,
+    and those with the first violations.
     """
     kept = tallies(judged(events, names, duplicates=False), names, allow).persist()
     try:
         totals = _totals(by_key(kept), allow, top)
         _refuse_ties(totals["tied"] or 0, names)
-        if totals["duplicates"]:
-            doubled = kept.where(F.col("duplicates") > 0).select("key").distinct()
-            again = tallies(judged(events.join(doubled, "key", "left_semi"), names), names, allow)
-            totals = _totals(by_key(kept.join(doubled, "key", "left_anti").unionByName(again)), allow, top)
+        again = judged(_worth_a_second_look(events, kept, totals), names).persist()
+        try:
+            if totals["duplicates"]:
+                totals |= _sure_buffers(by_key(tallies(again, names, allow)), totals)
+            first = _first_violations(again, names, allow, totals["first_keys"] or (), top)
+        finally:
+            again.unpersist()
         bars = kept.groupBy("places_bar", "time_bar").agg(F.sum("reordered").alias("count")).collect()
-        return totals, bars, _loads(kept, names, partitions)
+        loads = _loads(kept, names, partitions)
     finally:
         kept.unpersist()
+    unkeyed = events.count() - (totals["events"] or 0)
+    return _findings(source, names, allow, totals, bars, loads, unkeyed, first)
+
+
+def _worth_a_second_look(events: DataFrame, kept: DataFrame, totals: Totals) -> DataFrame:
+    """The events of keys with the first violations, and of those whose buffer is not sure, and is shown or may be the
+    largest."""
+    name = F.col("key").cast("string")
+    matters = (F.col("buffer") > totals["sure_buffer"]) | name.isin(*_shown_keys(totals))
+    wanted = ((F.col("duplicates") > 0) & matters) | name.isin(*totals["first_keys"] or ())
+    keys = by_key(kept).where(wanted).select(F.col("key").alias("name"))
+    few = [row["name"] for row in keys.limit(FEW_KEYS + 1).collect()]
+    if len(few) <= FEW_KEYS:
+        return events.where(name.isin(*few))  # for which files of Parquet are searched
+    return events.join(keys, name == F.col("name"), "left_semi")
+
+
+def _sure_buffers(again: DataFrame, totals: Totals) -> Totals:
+    """What is known of buffers after a second look."""
+    shown = F.when(F.col("key").isin(*_shown_keys(totals)), F.struct("key", "buffer"))
+    [found] = again.agg(F.max("buffer").alias("buffer"), F.collect_list(shown).alias("shown")).collect()
+    buffers = {row["key"]: row["buffer"] for row in found["shown"]}
+    sure: Totals = {
+        name: [{**row.asDict(), "buffer": buffers.get(row["key"], row["buffer"])} for row in totals[name] or ()]
+        for name in _SHOWN_KEYS
+    }
+    return sure | {"buffer": max(totals["sure_buffer"], found["buffer"] or 0)}
+
+
+def _shown_keys(totals: Totals) -> set[str]:
+    return {row["key"] for name in _SHOWN_KEYS for row in totals[name] or ()}
 
 
 def _check(partitions: int, allow: Collection[Kind], top: int) -> None:
@@ -170,7 +206,7 @@ def _check(partitions: int, allow: Collection[Kind], top: int) -> None:
             raise InvalidArgument(f"allow: some of {', '.join(ALLOWABLE)}, not {kind!r}")
 
 
-def _totals(keys: DataFrame, allowed: Collection[Kind], top: int) -> Row:
+def _totals(keys: DataFrame, allowed: Collection[Kind], top: int) -> Totals:
     """One row: sums, maxima, and the few keys that are worth a look."""
     columns = dict(zip(KINDS, ("reordered", "gaps", "duplicates", "overlapping", "unplaced"), strict=True))
     broken = sum((F.col(name) for kind, name in columns.items() if kind not in allowed), F.lit(0))
@@ -182,6 +218,7 @@ def _totals(keys: DataFrame, allowed: Collection[Kind], top: int) -> Row:
         *(F.sum(name).alias(name) for name in (*summed, "tied", "timed", "placed")),
         F.sum(F.col("missing").cast("decimal(38,0)")).alias("missing"),
         *(F.max(name).alias(name) for name in ("buffer", "farthest", "wait_us", "delay_us")),
+        F.max(_sure_buffer()).alias("sure_buffer"),
         F.count_if("is_split").alias("split_keys"),
         F.min_by(shown, F.struct(-F.col("events"), F.col("key")), top).alias("hot_keys"),
         F.min_by(shown, F.when(broken > 0, F.struct(-broken, F.col("key"))), top).alias("worst_keys"),
@@ -189,7 +226,12 @@ def _totals(keys: DataFrame, allowed: Collection[Kind], top: int) -> Row:
             "first_keys"
         ),
     ).collect()
-    return totals
+    return totals.asDict()
+
+
+def _sure_buffer() -> Column:
+    """What the buffer of a key is at least: of its two ranks, each is too large by all duplicates at most."""
+    return F.col("buffer") - 2 * F.col("duplicates")
 
 
 def _refuse_ties(tied: int, names: Named) -> None:
@@ -210,12 +252,10 @@ def _loads(kept: DataFrame, names: Named, partitions: int) -> dict[str, int]:
 
 
 def _first_violations(
-    events: DataFrame, names: Named, allowed: Collection[Kind], keys: Sequence[str], top: int
+    judged: DataFrame, names: Named, allowed: Collection[Kind], keys: Sequence[str], top: int
 ) -> tuple[Violation, ...]:
-    """The first violations belong to the keys whose first violations come first: no others are looked at again."""
-    if not keys:
-        return ()
-    of_keys = judged(events.where(F.col("key").cast("string").isin(*keys)), names)
+    """The first violations belong to the keys whose first violations come first, and to no others."""
+    of_keys = judged.where(F.col("key").cast("string").isin(*keys))
     found = violations(of_keys, names, allowed).orderBy("position", "key", "kind", "value").limit(top).collect()
     return tuple(
         Violation(
@@ -242,7 +282,7 @@ def _findings(
     source: str,
     names: Named,
     allowed: tuple[Kind, ...],
-    totals: Row,
+    totals: Totals,
     bars: Sequence[Row],
     loads: dict[str, int],
     unkeyed: int,

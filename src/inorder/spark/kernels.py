@@ -24,7 +24,7 @@ from inorder.patterns.parking import Line, Ranges
 from inorder.patterns.sequencing import Resequencer
 from inorder.patterns.step import DUPLICATE, GAP, LATE, PARKED, QUARANTINED, RELEASED, STALE, Missing, Outcome
 from inorder.patterns.versioning import VersionGate
-from inorder.spark.hashing import Numbers, hashes
+from inorder.spark.hashing import Hashes, Numbers, hashes
 from inorder.spark.lines import (
     Parked,
     as_numbers,
@@ -61,12 +61,14 @@ class Rows:
     table: pa.Table  # of one chunk
     names: Names
     keys: pa.StringArray  # distinct
+    hashes: Hashes  # of the keys
     codes: Numbers
 
     @classmethod
     def of(cls, table: pa.Table, names: Names) -> Rows:
         encoded = one_chunk(table.column(names.key)).cast(pa.string()).dictionary_encode()
-        return cls(table, names, encoded.dictionary, as_numbers(encoded.indices))
+        keys = encoded.dictionary
+        return cls(table, names, keys, hashes(keys), as_numbers(encoded.indices))
 
     @property
     def numbers(self) -> Numbers:
@@ -124,6 +126,7 @@ class _Step:
         known = pc.index_in(line_keys, value_set=new.keys)
         others = line_keys.filter(pc.is_null(known))
         self.keys = pa.concat_arrays([new.keys, others]) if len(others) else new.keys
+        self.hashes = np.concatenate([new.hashes, hashes(others)])
         self.code_of_line = (
             as_numbers(pc.index_in(line_keys, value_set=self.keys)) if len(others) else as_numbers(known)
         )
@@ -422,7 +425,7 @@ class _Step:
         """The lines that changed, by hash and key."""
         codes = np.flatnonzero(self.changed)
         keys = self.keys.take(pa.array(codes))
-        hashed = hashes(keys)
+        hashed = self.hashes[codes]
         order = pc.sort_indices(pa.table({"hash": hashed, "key": keys}), [("hash", "ascending"), ("key", "ascending")])
         codes, hashed = codes[order.to_numpy()], hashed[order.to_numpy()]
         place = np.full(len(self.keys), -1, np.int64)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from inorder.errors import InvalidEvent, StateDamaged
 from inorder.patterns.step import QUARANTINED
 from inorder.spark.counts import Counts, counts_of
-from inorder.spark.hashing import buckets_of, hashes
+from inorder.spark.hashing import buckets_of
 from inorder.spark.kernels import Names, Rows
 from inorder.spark.lines import one_table
 from inorder.spark.outcomes import InvalidRows, told, unread
@@ -61,8 +61,8 @@ class Operation:
         good: Flags = step.readable(rows)
         bad = [] if good.all() else self._unread(rows.filter(pa.array(~good)), step.needs)
         new = Rows.of(rows if good.all() else rows.filter(pa.array(good)).combine_chunks(), self.names)
-        check_bucket(new.keys, place)
-        settled = step.settle(new, _lines(runs, new.keys, step.due_us(now_us)), now_us)
+        check_bucket(new, place)
+        settled = step.settle(new, _lines(runs, new, step.due_us(now_us)), now_us)
         counts = counts_of(settled, readable=len(new.table), quarantined=sum(map(len, bad)))
         return Ran([*bad, told(settled, self.names, self.keep_dropped)], settled.lines, counts)
 
@@ -78,19 +78,19 @@ class Operation:
         return [unread(rows, QUARANTINED)] if self.invalid == "quarantine" else []
 
 
-def check_bucket(keys: pa.StringArray, place: Place) -> None:
+def check_bucket(rows: Rows, place: Place) -> None:
     """Each key must be where its hash says, or it would be split in two."""
-    wrong = np.flatnonzero(buckets_of(hashes(keys), place.buckets) != place.bucket)
+    wrong = np.flatnonzero(buckets_of(rows.hashes, place.buckets) != place.bucket)
     if len(wrong):
-        key = keys[int(wrong[0])].as_py()
+        key = rows.keys[int(wrong[0])].as_py()
         raise StateDamaged("a task", f"key {key!r} came to bucket {place.bucket} of {place.buckets}, not to its own")
 
 
-def _lines(runs: Runs, keys: pa.StringArray, due_us: int | None) -> pa.Table:
+def _lines(runs: Runs, rows: Rows, due_us: int | None) -> pa.Table:
     """Those of the keys, and others whose time has come."""
-    found = runs.find(keys)
+    found = runs.find(rows.keys, rows.hashes)
     if due_us is None:
         return found
     due = runs.waiting(due_us)
-    others = due.filter(pc.invert(pc.is_in(due.column("key"), value_set=keys)))
+    others = due.filter(pc.invert(pc.is_in(due.column("key"), value_set=rows.keys)))
     return one_table([found, others]) if len(others) else found

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from inorder.spark.hashing import Hashes, Numbers, hashes
+from inorder.spark.hashing import Hashes, Numbers
 from inorder.spark.lines import one_chunk, one_table
 from inorder.spark.sorting import Flags
 
@@ -33,9 +33,8 @@ class Runs:
         """What the last batch wrote."""
         return self._runs[-1] if self._runs else None
 
-    def find(self, keys: pa.StringArray) -> pa.Table:
+    def find(self, keys: pa.StringArray, hashed: Hashes) -> pa.Table:
         """The lines of these keys, of those that have one. It costs what it finds, not what there is."""
-        hashed = hashes(keys)
         left = np.argsort(hashed)  # in order, a search touches less of a file
         parts = [self._empty]
         for run in reversed(self._runs):

@@ -12,21 +12,27 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
+    CalendarIntervalType,
     DataType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
+    SpatialType,
     StringType,
+    StructType,
     TimestampType,
+    UserDefinedType,
+    VariantType,
 )
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import InvalidArgument
 from inorder.options import DEFAULT_DRIFT_SECONDS, MAX_ORDERING_KEY_BYTES, check_choice, check_number
-from inorder.patterns.encoding import DIGEST_DIGITS
 from inorder.patterns.hybrid_clock import LOGICAL_BITS
 from inorder.patterns.independent_fields import IndependentFields
 from inorder.patterns.last_write_wins import Stamps
@@ -39,6 +45,10 @@ DELETED: Final = "_deleted"
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _ROW = "_inorder_row"
 _HASH = "_inorder_hash"
+_TIME = "_inorder_time"
+_PRODUCER = "_inorder_producer"
+_DELETED = "_inorder_deleted"
+_CHECKSUM = "_inorder_checksum"
 
 
 def latest(
@@ -54,10 +64,11 @@ def latest(
 ) -> DataFrame:
     """Of each key the row of the greatest write: `inorder.patterns.LastWriteWins`.
 
-    A write is greater by its time, then by its producer, then by being a delete (`value` is null), then by the digest
-    of its value. A deleted key stays, with `_deleted`, so that no late update brings it back: for ever, as Spark does
-    not forget the groups of such an aggregation. A time that is further ahead than `max_drift` is left out;
-    `ahead_of_time` finds such rows. `time` is a timestamp, or a number as `stamps` says.
+    A write is greater by its time, then by its producer, then by being a delete (`value` is null), then by CRC-32 of
+    its value, and then by the value itself and the other columns. A deleted key stays, with `_deleted`, so that no late
+    update brings it back: for ever, as Spark does not forget the groups of such an aggregation. A time that is further
+    ahead than `max_drift` is left out; `ahead_of_time` finds such rows. `time` is a timestamp, or a number as `stamps`
+    says.
     """
     types = _checked(rows, {"key": key, "time": time, "value": value, "producer": producer}, key, time)
     check_choice("stamps", stamps, Stamps)
@@ -67,15 +78,15 @@ def latest(
     if (ahead := _ahead(moment, stamps, max_drift)) is not None:
         rows = rows.where(~ahead)
     deleted = column(value).isNull()
-    by = F.coalesce(column(producer).cast("string"), F.lit("")) if producer is not None else F.lit("")
-    rank = F.struct(
-        moment.alias("time"),
-        by.alias("producer"),
-        deleted.alias("deleted"),
-        F.coalesce(digest(column(value), types[value]), F.lit("")).alias("digest"),
-    )
-    greatest = _grouped(rows, key).agg(F.max_by(F.struct(*map(column, rows.columns)), rank).alias(_ROW))
-    return greatest.select(f"{_ROW}.*").withColumn(DELETED, deleted)
+    rank = {_TIME: moment, _DELETED: deleted, _CHECKSUM: checksum(column(value), types[value])}
+    if producer is not None:
+        by = F.coalesce(column(producer).cast("string"), F.lit(""))
+        rank = {_TIME: moment, _PRODUCER: by, **rank}
+    others = {value: column(value), **{name: column(name) for name in rows.columns if name != key}}
+    greatest = _grouped(rows, key).agg(_greatest(rank, others, rows.schema).alias(_ROW))
+    row = F.col(_ROW)
+    columns = [column(key) if name == key else row.getField(name).alias(name) for name in rows.columns]
+    return greatest.select(*columns).withColumn(DELETED, deleted)
 
 
 def ahead_of_time(
@@ -106,7 +117,7 @@ def merge_fields(
 
     `owns` says which fields, columns of the rows, each event type writes; a field with two owners is refused. A row
     writes the fields of its type that are not null. Within a field the greatest time wins, and of two values of one
-    time the one with the greater digest. Rows of a type that owns nothing go by `invalid`.
+    time the one with the greater CRC-32, and then the greater one. Rows of a type that owns nothing go by `invalid`.
     """
     IndependentFields(owns)  # which knows what is wrong with them
     names = [name for fields in owns.values() for name in fields]
@@ -120,15 +131,16 @@ def merge_fields(
     for owner, fields in owns.items():
         for name in fields:
             written = (column(event_type) == owner) & column(name).isNotNull()
-            rank = F.struct(moment, digest(column(name), types[name]))
-            merged.append(F.max_by(column(name), F.when(written, rank)).alias(name))
+            rank = {_TIME: moment, _CHECKSUM: checksum(column(name), types[name])}
+            greatest = _greatest(rank, {name: column(name)}, rows.schema, written)
+            merged.append(greatest.getField(name).alias(name))
     return _grouped(rows, key).agg(*merged).drop(_HASH)
 
 
-def digest(value: Column, kind: DataType) -> Column:
-    """What decides between values of one time: 16 hexadecimal digits of SHA-256.
+def checksum(value: Column, kind: DataType) -> Column:
+    """What decides between values of one time, before they do so themselves: CRC-32, with which `digest` begins.
 
-    For bytes, text, whole numbers and booleans it is that of the pure patterns. Others are written as Spark does.
+    Of bytes, text, whole numbers and booleans it is that of the pure patterns. Others are written as Spark does.
     """
     if isinstance(kind, BinaryType):
         content = value
@@ -137,7 +149,30 @@ def digest(value: Column, kind: DataType) -> Column:
     else:
         json = F.to_json(F.struct(value.alias("v")))  # {"v":…}
         content = F.when(value.isNotNull(), json.substr(F.lit(6), F.length(json) - 6)).cast("binary")
-    return F.substring(F.sha2(content, 256), 1, DIGEST_DIGITS)
+    return F.crc32(content)
+
+
+def _greatest(
+    rank: Mapping[str, Column], others: Mapping[str, Column], schema: StructType, written: Column | None = None
+) -> Column:
+    """Of the rows that are `written` the greatest by `rank`, with `others`, which decide if the rank does not.
+
+    Spark keeps it as its state, and copies it several times on the way there: so what is not needed is not in it.
+    """
+    whole = F.struct(*(part.alias(name) for name, part in {**rank, **others}.items()))
+    if all(_has_order(schema[name].dataType) for name in others):
+        return F.max(whole if written is None else F.when(written, whole))
+    by = F.struct(*rank.values())
+    return F.max_by(whole, by if written is None else F.when(written, by))
+
+
+def _has_order(kind: DataType) -> bool:
+    """Whether Spark compares values of this type."""
+    if isinstance(kind, StructType):
+        return all(_has_order(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_order(kind.elementType)
+    return not isinstance(kind, (MapType, VariantType, CalendarIntervalType, SpatialType, UserDefinedType))
 
 
 def _grouped(rows: DataFrame, key: str) -> GroupedData:

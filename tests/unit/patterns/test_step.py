@@ -179,8 +179,11 @@ def test_no_pattern_takes_the_state_of_another_for_its_own() -> None:
         VersionGate().load(data)
 
 
-def test_a_digest_depends_on_content_alone_and_is_that_of_sha_256() -> None:
-    """The digests of b"" and b"abc" are the beginnings of those that FIPS 180-2 publishes."""
-    assert digest(b"") == "e3b0c44298fc1c14"
-    assert digest(b"abc") == "ba7816bf8f01cfea"
+def test_a_digest_depends_on_content_alone_and_begins_with_its_crc_32() -> None:
+    """Of b"123456789" all catalogues of checksums have CRC-32; of b"" and b"abc" FIPS 180-2 publishes SHA-256."""
+    assert digest(b"123456789")[:8] == "cbf43926"
+    assert digest(b"") == "00000000e3b0c442"
+    assert digest(b"abc") == "352441c2ba7816bf"
+    assert digest(b"plumless")[:8] == digest(b"buckeroo")[:8]
+    assert digest(b"plumless") != digest(b"buckeroo")
     assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1}) != digest({"a": 1, "b": (2,)})

@@ -58,8 +58,8 @@ def test_the_newest_line_of_a_key_counts(history: list[dict[str, Any]], since_us
         tables = [*tables[:kept], run]
         newest |= changed
     runs = Runs(tables, EMPTY)
-    wanted = ["key-1", "key-3", "never", *newest]
-    assert content(runs.find(pa.array(wanted).unique())) == newest
+    wanted = pa.array(["key-1", "key-3", "never", *newest]).unique()
+    assert content(runs.find(wanted, hashes(wanted))) == newest
     waiting = {key: line for key, line in newest.items() if line[0] is not None and line[0] <= since_us}
     assert content(runs.waiting(since_us)) == waiting
     lengths = [len(table) for table in tables]
@@ -103,13 +103,8 @@ def stored(state: BucketState, batch: int) -> dict[str, Any]:
     """All lines as they are before a batch."""
     runs = state.begin(batch, 0, {}).runs
     found = [Bucket(state.folder, number, batch, runs[number]).read(EMPTY) for number in runs]
-    return {
-        key: line[1]
-        for bucket in found
-        for key, line in content(
-            bucket.find(pa.array([f"{key}-{number}" for key in "abc" for number in (0, 1)]))
-        ).items()
-    }
+    keys = pa.array([f"{key}-{number}" for key in "abc" for number in (0, 1)])
+    return {key: line[1] for bucket in found for key, line in content(bucket.find(keys, hashes(keys))).items()}
 
 
 @pytest.fixture
