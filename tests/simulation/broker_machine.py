@@ -35,7 +35,8 @@ from inorder.options import (
 )
 from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
-from inorder.testing.model import BrokerModel, Matches
+from inorder.testing.model import BrokerModel
+from inorder.testing.subscription_model import Matches
 
 TOPIC = "orders"
 # Each subscription has a dead-letter topic of its own: then it is certain in which order letters arrive there.

@@ -95,7 +95,7 @@ class Window:
     def ended(self, job: Job) -> None:
         """Nobody works on it any more: the next of its key may go."""
         if job[1] != FREE:
-            self._lanes.done((job,))
+            self._lanes.done_one(job)
 
     # -- out ---------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ def _counted(
         loads = _loads(kept, names, partitions)
     finally:
         kept.unpersist()
-    unkeyed = events.count() - (totals["events"] or 0)
+    unkeyed = events.where(F.col("key").isNull()).count()
     return _findings(source, names, allow, totals, bars, loads, unkeyed, first)
 
 
@@ -252,10 +252,12 @@ def _loads(kept: DataFrame, names: Named, partitions: int) -> dict[str, int]:
 
 
 def _first_violations(
-    judged: DataFrame, names: Named, allowed: Collection[Kind], keys: Sequence[str], top: int
+    judged_events: DataFrame, names: Named, allowed: Collection[Kind], keys: Sequence[str], top: int
 ) -> tuple[Violation, ...]:
     """The first violations belong to the keys whose first violations come first, and to no others."""
-    of_keys = judged.where(F.col("key").cast("string").isin(*keys))
+    if not keys:
+        return ()
+    of_keys = judged_events.where(F.col("key").cast("string").isin(*keys))
     found = violations(of_keys, names, allowed).orderBy("position", "key", "kind", "value").limit(top).collect()
     return tuple(
         Violation(
