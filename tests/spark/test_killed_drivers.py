@@ -94,7 +94,7 @@ def topic(folder: Path) -> dict[str, list[int]]:
 def test_a_pipeline_that_is_killed_again_and_again_writes_each_row_once_and_in_order(tmp_path: Path) -> None:
     seed = Random().randrange(10**6) if KILLS > 3 else 6
     random = Random(seed)
-    arrived = publish(tmp_path, random, 1_600 * max(1, KILLS // 3))
+    arrived = publish(tmp_path, random, 1_000 * max(1, KILLS // 2))
     for _ in range(KILLS):
         with life(tmp_path) as process:
             assert process.stdout is not None
