@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from inorder.clock import MICROSECONDS
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.patterns import Resequencer, SlotTable, fold_timed
-from inorder.spark import audit
+from inorder.spark import audit, auditing
 from inorder.spark.auditing import Audit
 from inorder.spark.findings import PLACES, TIMES_US
 
@@ -245,18 +245,26 @@ def test_the_hottest_keys_and_the_load_of_partitions_are_told(audited: Audit) ->
     }
 
 
-def test_a_buffer_is_right_where_duplicates_are_though_few_keys_are_looked_at_twice(spark: SparkSession) -> None:
-    """Of the keys with duplicates one is shown, one has the largest buffer, and one only seems to."""
+@pytest.mark.parametrize("few", [auditing.FEW_KEYS, 1])
+def test_a_buffer_is_right_where_duplicates_are_though_few_keys_are_looked_at_twice(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """Of the keys with duplicates one is only shown, one has the largest buffer, and one seems to.
+
+    Where there are more than a few, they are not searched for by name.
+    """
+    monkeypatch.setattr(auditing, "FEW_KEYS", few)
     numbers = {
-        "shown": [1, 2, 3] * 6,
-        "largest": [6, 5, 5, 4, 3, 2, 1],
+        "shown": [*range(1, 21), 20],
+        "largest": [6, 5, 4, 3, 2, 1, 1],
         "seems large": [9, 8, 8, 8, 8, 7, 6, 1, 2],
         "sure": [5, 4, 3, 2, 1],
     }
     rows = [(at, key, number) for key, arrived in numbers.items() for at, number in enumerate(arrived)]
     found = audit(table(spark, rows), key="k", sequence="seq", position="pos", top=1).findings
     assert found.buffer == Reading([(number, 0, 0) for number in numbers["largest"]]).buffer == 5
-    assert [(key.key, key.buffer) for key in (*found.hot_keys, *found.worst_keys)] == [("shown", 0)] * 2
+    assert [(one.key, one.kind) for one in found.violations] == [("seems large", "gap")]
+    assert [(key.key, key.buffer) for key in (*found.hot_keys, *found.worst_keys)] == [("shown", 0), ("seems large", 4)]
 
 
 def violations_of(key: str, reading: Reading) -> list[tuple[int, str, str, int]]:
