@@ -65,10 +65,10 @@ def latest(
     """Of each key the row of the greatest write: `inorder.patterns.LastWriteWins`.
 
     A write is greater by its time, then by its producer, then by being a delete (`value` is null), then by CRC-32 of
-    its value, and then by the value itself and the other columns. A deleted key stays, with `_deleted`, so that no late
-    update brings it back: for ever, as Spark does not forget the groups of such an aggregation. A time that is further
-    ahead than `max_drift` is left out; `ahead_of_time` finds such rows. `time` is a timestamp, or a number as `stamps`
-    says.
+    its value, and then by the value itself and the other columns. (The pure pattern has no value to compare, so between
+    two of one CRC-32 it takes the greater SHA-256.) A deleted key stays, with `_deleted`, so that no late update brings
+    it back: for ever, as Spark does not forget the groups of such an aggregation. A time that is further ahead than
+    `max_drift` is left out; `ahead_of_time` finds such rows. `time` is a timestamp, or a number as `stamps` says.
     """
     types = _checked(rows, {"key": key, "time": time, "value": value, "producer": producer}, key, time)
     check_choice("stamps", stamps, Stamps)
