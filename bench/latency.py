@@ -28,7 +28,7 @@ def measure(effort: Effort) -> Iterator[Table]:
         ("publisher and `async def` handler on one loop, against asyncio.Queue", on_a_loop, asyncio_queue),
         ("publisher in a thread, `def` handler in another, against queue.Queue", in_threads, standard_queue),
     ):
-        runs = interleaved({"ours": partial(ours, count), "peer": partial(peer, count)}, effort, warm_up=False)
+        runs = interleaved({"ours": partial(ours, count), "peer": partial(peer, count)}, effort, warm_up=0)
         rows = []
         for percent in (50, 99):
             figures = {name: [_percentile(run, percent) for run in of_name] for name, of_name in runs.items()}

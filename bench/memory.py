@@ -27,7 +27,7 @@ BATCH = 1_000
 def measure(effort: Effort) -> Iterator[Table]:
     count = effort.of(1_000_000, 50_000)
     contestants = {name: partial(_in_a_process, name, count) for name in CONTESTANTS}
-    runs = interleaved(contestants, effort, warm_up=False)
+    runs = interleaved(contestants, effort, warm_up=0)
 
     def figures(name: str, who: str = "broker") -> list[float]:
         return [run[name] for run in runs[who]]

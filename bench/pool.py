@@ -158,7 +158,7 @@ def _against_others(kind: str, ours: Callable[..., float], peers: dict[str, Cont
     present, missing = _present(peers)
     narrow, wide = f"window of {WINDOW} (default)", f"window of {WIDE}"
     contestants: dict[str, Contestant] = {narrow: ours, wide: partial(ours, order_buffer_size=WIDE), **present}
-    rates = interleaved(contestants, effort, warm_up=False)
+    rates = interleaved(contestants, effort, warm_up=0)
     rows = []
     for window in (narrow, wide):
         for name in peers:
@@ -221,7 +221,7 @@ def _overhead(effort: Effort) -> Table:
     for kind, run in ours.items():
         contestants[f"{kind}, in order"] = partial(run, preserve_order=True)
         contestants[f"{kind}, in any order"] = partial(run, preserve_order=False)
-    costs = interleaved(contestants, effort, warm_up=False)
+    costs = interleaved(contestants, effort, warm_up=0)
     return Table(
         "Pool: what an item costs, functions that do nothing; against asyncio.gather and the executors' map",
         "µs an item",
@@ -278,7 +278,7 @@ def _cost_of_process_executor(count: int) -> float:
 def _memory(effort: Effort) -> Table:
     count = effort.of(1_000_000, 20_000)
     contestants = {kind: partial(_in_a_process, kind, count) for kind in ("async", "thread")}
-    runs = interleaved(contestants, effort, warm_up=False)
+    runs = interleaved(contestants, effort, warm_up=0)
     return Table(
         f"Pool: memory at the end of {count:,} inputs, against a tenth of them; in order, functions that do nothing",
         "MB",

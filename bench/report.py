@@ -26,15 +26,13 @@ class Effort:
         return quick if self.quick else full
 
 
-def interleaved(
-    contestants: Mapping[str, Callable[[], T]], effort: Effort, *, warm_up: bool = True
-) -> dict[str, list[T]]:
+def interleaved(contestants: Mapping[str, Callable[[], T]], effort: Effort, *, warm_up: int = 1) -> dict[str, list[T]]:
     """Run everybody in turn, again and again, so that noise hits all of them; results by name.
 
-    The round that warms up does not count.
+    The rounds that warm up do not count.
     """
     results: dict[str, list[T]] = {name: [] for name in contestants}
-    for repetition in range(-1 if warm_up else 0, effort.repetitions):
+    for repetition in range(-warm_up, effort.repetitions):
         for name, run in contestants.items():
             gc.collect()
             result = run()

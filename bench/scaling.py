@@ -44,7 +44,7 @@ def _measure(wait: float, per_key: Sequence[int], effort: Effort, target: Target
     for keys, count in zip(KEYS, per_key, strict=True):
         contestants[f"ours {keys}"] = partial(_run, _handlers, keys, count, wait)
         contestants[f"peer {keys}"] = partial(_run, _bare_asyncio, keys, count, wait)
-    runs = interleaved(contestants, effort, warm_up=False)
+    runs = interleaved(contestants, effort, warm_up=0)
     rates = {name: [run.rate for run in of_name] for name, of_name in runs.items()}
     title = f"`async def` handlers that wait {wait * 1000:g} ms, against bare asyncio: a queue and a task per key"
     yield Table(

@@ -2,7 +2,7 @@
 
 Rows are files of Parquet, a few per micro-batch; what comes out is thrown away. Disordered rows are up to some
 thousand places from where they belong. "by entity" is a resequencer written with `transformWithState`, the API that
-Spark has for such things, with a state per key; it takes turns with the others.
+Spark has for such things, with a state per key.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from bench.report import Effort, Row, Table, Target, interleaved, number
 from bench.spark_rows import ALL, CORES, FAR, MISSING, Rows, Timed, nowhere, session
 
+WARM_UP = 3  # rounds until Java has compiled what all of them use
 FEW_KEYS, MANY_KEYS = 10_000, 100_000
 
 AS_FAST = Target(0.75)
@@ -33,45 +34,53 @@ def measure(effort: Effort) -> Iterator[Table]:
     with session() as spark:
         for keys in (FEW_KEYS, MANY_KEYS):
             with Rows(spark, count, keys, batches) as rows:
-                yield from _streams(rows, effort, with_entities=keys == FEW_KEYS)
+                yield _streams(rows, effort)
                 yield _tables(rows, effort)
+                if keys == FEW_KEYS:
+                    yield _by_entity(rows, effort)
 
 
-def _streams(rows: Rows, effort: Effort, *, with_entities: bool) -> Iterator[Table]:
+def _streams(rows: Rows, effort: Effort) -> Table:
     ours = {
-        "resequence": partial(_resequenced, rows),
-        "latest": partial(_aggregated, rows, _latest),
-        "merge_fields": partial(_aggregated, rows, _merged),
+        "resequence": partial(_ordered, rows, _resequenced),
+        "latest": partial(_ordered, rows, _latest),
+        "merge_fields": partial(_ordered, rows, _merged),
     }
-    others = {"sort": partial(_sorted, rows)}
-    has_protobuf = find_spec("google") is not None and find_spec("google.protobuf") is not None
-    if with_entities and has_protobuf:
-        others["by entity"] = partial(_by_entity, rows)
-    runs = interleaved({**ours, **others}, effort)
+    runs = interleaved({**ours, "sort": partial(_sorted, rows)}, effort, warm_up=effort.of(WARM_UP, 1))
     rates = {name: [run.rate for run in found] for name, found in runs.items()}
-    title = f"Spark, streams: {rows.rows:,} rows of {rows.keys:,} keys in {rows.batches} batches"
-    yield Table(
-        f"{title}, against a shuffle and a sort",
+    return Table(
+        f"{_title(rows)}, against a shuffle and a sort",
         "rows/s",
         [Row(name, rates[name], rates["sort"], AS_FAST) for name in ours],
         [
-            f"{CORES} cores; a micro-batch and the start of a query are part of it",
+            f"{CORES} cores; a micro-batch and the start of a query are part of it, the first {WARM_UP} rounds are not",
             "rows go to Python by number, not by size: spark.sql.execution.arrow.maxBytesPerBatch, see docs/spark.md",
             *(f"{name}: a batch in {number(runs[name][-1].typical_ms)} ms" for name in (*ours, "sort")),
-            f"resequence: {number(runs['resequence'][-1].state_bytes / 1e6)} MB of state in two versions",
+            *(f"{name}: {number(runs[name][-1].state_bytes / 1e6)} MB of state in two versions" for name in ours),
         ],
     )
-    if with_entities:
-        missing = "" if has_protobuf else "protobuf, which transformWithState needs; make bench-peers installs it"
-        row = Row("resequence", rates["resequence"], rates.get("by entity", ()), BY_ENTITY, missing)
-        yield Table(f"{title}, against transformWithState keyed by entity", "rows/s", [row])
 
 
-def _resequenced(rows: Rows) -> Timed:
+def _title(rows: Rows) -> str:
+    return f"Spark, streams: {rows.rows:,} rows of {rows.keys:,} keys in {rows.batches} batches"
+
+
+def _by_entity(rows: Rows, effort: Effort) -> Table:
+    has_protobuf = find_spec("google") is not None and find_spec("google.protobuf") is not None
+    if has_protobuf:
+        both = {"ours": partial(_ordered, rows, _resequenced), "by entity": partial(_resequenced_by_entity, rows)}
+        rates = {name: [run.rate for run in found] for name, found in interleaved(both, effort).items()}
+        row = Row("resequence", rates["ours"], rates["by entity"], BY_ENTITY)
+    else:
+        missing = "protobuf, which transformWithState needs; make bench-peers installs it"
+        row = Row("resequence", (), missing=missing)
+    return Table(f"{_title(rows)}, against transformWithState keyed by entity", "rows/s", [row])
+
+
+def _resequenced(stream: Any) -> Any:
     from inorder.spark import resequence
 
-    told: Any = resequence(rows.stream(), key="key", sequence="number", position="position", capacity=FAR)
-    return rows.run(lambda checkpoint: told.write(nowhere).start(checkpoint, trigger=ALL))
+    return resequence(stream, key="key", sequence="number", position="position", capacity=FAR)
 
 
 def _latest(stream: Any) -> Any:
@@ -87,8 +96,9 @@ def _merged(stream: Any) -> Any:
     return merge_fields(stream, key="key", event_type="kind", time="position", owns=owns)
 
 
-def _aggregated(rows: Rows, make: Callable[[Any], Any]) -> Timed:
-    return rows.run(partial(_started, make(rows.stream()).writeStream.outputMode("update"), nowhere))
+def _ordered(rows: Rows, make: Callable[[Any], Any]) -> Timed:
+    ordered = make(rows.stream()).write(nowhere)
+    return rows.run(lambda checkpoint: ordered.start(checkpoint, trigger=ALL))
 
 
 def _sorted(rows: Rows) -> Timed:
@@ -98,7 +108,7 @@ def _sorted(rows: Rows) -> Timed:
     return rows.run(partial(_started, rows.stream().writeStream, write))
 
 
-def _by_entity(rows: Rows) -> Timed:
+def _resequenced_by_entity(rows: Rows) -> Timed:
     from bench.peers.spark_by_entity import resequenced_by_entity
 
     rows.spark.conf.set(PROVIDER, ROCKS_DB)  # which transformWithState needs, and nobody else is to pay for

@@ -87,6 +87,14 @@ def winners(spark: SparkSession, folder: str) -> Any:
     return [numbers(latest), [bytes(row["receipt"]).decode() for row in merged.collect()]]
 
 
+def winners_of_a_stream(spark: SparkSession, folder: str) -> Any:
+    newest: Any = inorder.spark.latest(
+        events(spark, folder, stream=True), key="key", time="number", value="data", max_drift=None, buckets=2
+    )
+    newest.to_parquet(f"{folder}/newest").start(f"{folder}/newest-checkpoint", trigger=ALL).awaitTermination()
+    return numbers(spark.read.parquet(f"{folder}/newest"))
+
+
 def deduplicate(spark: SparkSession, folder: str) -> Any:
     rows = events(spark, folder, stream=True)
     once = inorder.spark.deduplicate(rows, key="key", id="number", position="position", buckets=2)
@@ -108,7 +116,8 @@ def no_buckets(spark: SparkSession, folder: str) -> Any:
 
 
 PARTS = {
-    part.__name__: part for part in (source, sink, start, dataframe, table, winners, deduplicate, audit, no_buckets)
+    part.__name__: part
+    for part in (source, sink, start, dataframe, table, winners, winners_of_a_stream, deduplicate, audit, no_buckets)
 }
 
 if __name__ == "__main__":

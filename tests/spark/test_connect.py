@@ -62,6 +62,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("dataframe", [1, 2, 3, 4]),
         ("table", [1, 2, 3, 4]),
         ("winners", [[4], ["4"]]),
+        ("winners_of_a_stream", [4]),
         ("deduplicate", [1, 3, 2, 4]),
         ("no_buckets", "buckets: over Spark Connect, say how many; about as many as the cores"),
     ],

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from inorder.errors import FailedPrecondition, InvalidArgument, Unavailable
 from inorder.spark.operators import resequence
 from inorder.spark.sinks.jdbc import JdbcTable
+from inorder.spark.streams import OrderedStream
 from inorder.spark.winners import latest
 
 from .. import postgres
@@ -61,14 +62,8 @@ def test_what_is_latest_in_a_stream_goes_in_as_it_changes(spark: SparkSession, t
     stream.put(("a", 3, None), ("b", 2, "y"))
     stream.put(("a", 2, "late"))
     newest = latest(stream.rows(), key="key", time="time", value="text", max_drift=None)
-    query = (
-        newest.writeStream.outputMode("update")
-        .foreachBatch(table(url, newest_by="time", deleted="_deleted"))
-        .option("checkpointLocation", str(stream.checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    assert isinstance(newest, OrderedStream)
+    stream.run(newest.write(table(url, newest_by="time", deleted="_deleted")))
     assert run(url, "SELECT * FROM orders") == [("b", 2, "y")]
 
 

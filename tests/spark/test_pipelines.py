@@ -23,7 +23,7 @@ from inorder.message import Message
 from inorder.spark.counts import Counts
 from inorder.spark.pipelines import read_pipeline
 from inorder.spark.pipelines.building import build
-from inorder.spark.pipelines.checking import AGGREGATIONS, OPERATORS
+from inorder.spark.pipelines.checking import OF_KEYS, OPERATORS
 from inorder.spark.pipelines.running import Progress, Run
 from inorder.testing import ManualClock
 
@@ -274,7 +274,7 @@ def test_a_source_that_knows_no_time_gets_a_clock_beside_it(spark: SparkSession,
     assert told[-1].rows == 0
 
 
-def test_an_aggregation_updates_its_rows(tmp_path: Path, capsys: CAPSYS) -> None:
+def test_what_is_latest_is_told_as_it_changes(tmp_path: Path, capsys: CAPSYS) -> None:
     put(
         tmp_path,
         [{"order_id": "a", "n": 2, "data": "second"}, {"order_id": "b", "n": 1, "data": "only"}],
@@ -435,6 +435,6 @@ def test_a_file_knows_every_option_of_an_operator(operator: str) -> None:
     for name, field in OPERATORS[operator].items():
         assert field.required is (options[name].default is inspect.Parameter.empty), name
         words = {word for one in (hints[name], *get_args(hints[name])) for word in get_args(one) if type(word) is str}
-        if operator in AGGREGATIONS and name == "invalid":
-            words -= {"quarantine"}  # an aggregation has no place for it
+        if operator in OF_KEYS and name == "invalid":
+            words -= {"quarantine"}  # they have no place for it
         assert set(field.choices) == words, name

@@ -55,7 +55,7 @@ class Manifest:
             )
         if found.columns != self.columns:
             return f"it was made with {_listed(found.columns)}, not with {_listed(self.columns)}; {_ANEW}"
-        if found.schema != self.schema:
+        if [*found.schema.items()] != [*self.schema.items()]:
             return f"the rows have changed ({'; '.join(self._differences(found))}), and rows are parked; {_ANEW}"
         if None not in (found.query, self.query) and found.query != self.query:
             return f"it belongs to query {found.query}, and this is query {self.query}: the checkpoint is another one"

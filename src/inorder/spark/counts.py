@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from inorder.errors import StateDamaged
-from inorder.patterns.step import QUARANTINED
 from inorder.spark.buckets import newest_runs
 from inorder.spark.folders import Folder
 from inorder.spark.kernels import FATES, Settled
@@ -36,11 +35,11 @@ class Counts(NamedTuple):
 NOTHING: Final = Counts({}, 0)
 
 
-def counts_of(settled: Settled, readable: int, quarantined: int) -> Counts:
+def counts_of(settled: Settled, rows: int) -> Counts:
     """What a batch changed: a row that came and has no fate yet is parked; one that was parked and has one is not."""
     found = np.bincount(settled.fates, minlength=len(FATES)).tolist()
-    fates = Counter(dict(zip(FATES, found, strict=True))) + Counter({QUARANTINED: quarantined})
-    return Counts(dict(fates), readable - (len(settled.order) - len(settled.gaps)))
+    fates = {fate: count for fate, count in zip(FATES, found, strict=True) if count}
+    return Counts(fates, rows - (len(settled.order) - len(settled.gaps)))
 
 
 def noted(run: pa.Table, before: pa.Table | None, change: Counts) -> pa.Table:

@@ -20,7 +20,7 @@ from inorder.errors import InvalidArgument
 from inorder.message import Message
 from inorder.patterns.dispatcher import Events
 from inorder.patterns.step import APPLIED
-from inorder.spark.outcomes import FATE, with_outcome
+from inorder.spark.outcomes import FATE
 from inorder.spark.streams import OrderedStream
 
 COLUMNS: Final = ("_event_type", "_verdict", "_reason", "_results")
@@ -43,9 +43,8 @@ def dispatch(
     `attributes`, or in the JSON of `data`; or it is the column `event_type`. Rows that an operator before has not
     released are not dispatched.
     """
-    frame = rows.rows if isinstance(rows, OrderedStream) else rows
-    _check(frame, data, attributes, event_type)
-    schema = with_outcome(frame.schema) if isinstance(rows, OrderedStream) else frame.schema
+    schema = rows.schema
+    _check(schema, data, attributes, event_type)
     task = Dispatching(events, data, attributes, event_type)
     texts = [StructField(name, StringType()) for name in COLUMNS[:-1]]
     results = StructField(COLUMNS[-1], MapType(StringType(), StringType()))
@@ -91,8 +90,8 @@ class Dispatching:
         return plan.event_type, plan.verdict, plan.reason or None, list(results.items())
 
 
-def _check(rows: DataFrame, data: str, attributes: str | None, event_type: str | None) -> None:
-    types = {field.name: field.dataType for field in rows.schema.fields}
+def _check(schema: StructType, data: str, attributes: str | None, event_type: str | None) -> None:
+    types = {field.name: field.dataType for field in schema.fields}
     text_to_text = MapType(StringType(), StringType()).simpleString()
     for role, name, kinds in (
         ("data", data, (BinaryType().simpleString(), StringType().simpleString())),

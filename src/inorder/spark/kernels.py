@@ -29,6 +29,7 @@ from inorder.spark.lines import (
     Parked,
     as_numbers,
     before_the_beginning,
+    by_hash,
     one_chunk,
     one_table,
     parked_lists,
@@ -424,10 +425,7 @@ class _Step:
     def _lines(self) -> pa.Table:
         """The lines that changed, by hash and key."""
         codes = np.flatnonzero(self.changed)
-        keys = self.keys.take(pa.array(codes))
-        hashed = self.hashes[codes]
-        order = pc.sort_indices(pa.table({"hash": hashed, "key": keys}), [("hash", "ascending"), ("key", "ascending")])
-        codes, hashed = codes[order.to_numpy()], hashed[order.to_numpy()]
+        codes = codes[by_hash(self.keys.take(pa.array(codes)), self.hashes[codes])]
         place = np.full(len(self.keys), -1, np.int64)
         place[codes] = np.arange(len(codes))
         waiting = [np.concatenate(columns) for columns in zip(*self.waiting, strict=True)]
@@ -439,8 +437,8 @@ class _Step:
         np.minimum.at(since_us, of_line, arrived_us)
         return pa.Table.from_arrays(
             [
-                pa.array(hashed),
-                keys.take(order),
+                pa.array(self.hashes[codes]),
+                self.keys.take(pa.array(codes)),
                 pa.array(since_us, mask=counts == 0),
                 pa.array(self.expected[codes]),
                 self._missed_of(codes),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inorder.patterns.parking import Ranges
-from inorder.spark.hashing import Numbers
+from inorder.spark.hashing import Hashes, Numbers
 
 HASH = pa.field("hash", pa.uint32(), nullable=False)
 KEY = pa.field("key", pa.string(), nullable=False)
@@ -85,6 +85,21 @@ def before_the_beginning(first: Numbers) -> pa.ListArray:
     ends = np.stack([np.zeros_like(first), first - 1], axis=1)[first > 0].reshape(-1)
     offsets = np.concatenate([[0], np.cumsum(np.where(first > 0, 2, 0))])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ends, pa.int64()))
+
+
+def by_hash(keys: pa.StringArray, hashed: Hashes) -> Numbers:
+    """How to sort lines as a run has them: by hash and key. Those of one key stay as they are."""
+    order = np.argsort(hashed, kind="stable")
+    arranged = hashed[order]
+    alike = np.flatnonzero(arranged[1:] == arranged[:-1])
+    differ = pc.not_equal(keys.take(pa.array(order[alike])), keys.take(pa.array(order[alike + 1])))
+    if pc.any(differ).as_py():  # keys of one hash, which are few
+        where = np.flatnonzero(np.isin(arranged, arranged[alike][differ.to_numpy(zero_copy_only=False)]))
+        among = order[where]
+        tied = {"hash": arranged[where], "key": keys.take(pa.array(among)), "place": np.arange(len(where))}
+        by = pc.sort_indices(pa.table(tied), [(name, "ascending") for name in tied])
+        order[where] = among[by.to_numpy()]
+    return order
 
 
 def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from inorder.errors import InvalidEvent, StateDamaged
 from inorder.patterns.step import QUARANTINED
-from inorder.spark.counts import Counts, counts_of
+from inorder.spark.counts import Counts
 from inorder.spark.hashing import buckets_of
 from inorder.spark.kernels import Names, Rows
 from inorder.spark.lines import one_table
-from inorder.spark.outcomes import InvalidRows, told, unread
+from inorder.spark.outcomes import InvalidRows, unread
 from inorder.spark.runs import Runs
 from inorder.spark.sorting import Flags
 from inorder.spark.steps import Step, step_of
@@ -43,8 +43,14 @@ class Operation:
     operator: str
     options: dict[str, Any]  # of its pattern
     names: Names
+    given: dict[str, str | None] = field(default_factory=dict)  # columns that the user named, if not those
     invalid: InvalidRows = "error"
     keep_dropped: bool = False
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """What stays the same for the life of a state: the columns by which it means something."""
+        return self.given or self.names._asdict()
 
     @property
     def changeable(self) -> dict[str, Any]:
@@ -53,7 +59,7 @@ class Operation:
 
     @property
     def step(self) -> Step:
-        return step_of(self.operator, self.options, self.names)
+        return step_of(self.operator, self.options, self.names, self.keep_dropped)
 
     def run(self, rows: pa.Table, runs: Runs, place: Place, now_us: int) -> Ran:
         """Take the rows of a batch in, all of them of one bucket."""
@@ -62,9 +68,10 @@ class Operation:
         bad = [] if good.all() else self._unread(rows.filter(pa.array(~good)), step.needs)
         new = Rows.of(rows if good.all() else rows.filter(pa.array(good)).combine_chunks(), self.names)
         check_bucket(new, place)
-        settled = step.settle(new, _lines(runs, new, step.due_us(now_us)), now_us)
-        counts = counts_of(settled, readable=len(new.table), quarantined=sum(map(len, bad)))
-        return Ran([*bad, told(settled, self.names, self.keep_dropped)], settled.lines, counts)
+        outcome, lines, counts = step.take(new, _lines(runs, new, step.due_us(now_us)), now_us)
+        if bad:
+            counts += Counts({QUARANTINED: sum(map(len, bad))}, 0)
+        return Ran([*bad, outcome], lines, counts)
 
     def _unread(self, rows: pa.Table, needs: str) -> list[pa.Table]:
         if self.invalid == "error":

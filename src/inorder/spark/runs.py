@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inorder.spark.hashing import Hashes, Numbers
-from inorder.spark.lines import one_chunk, one_table
+from inorder.spark.lines import by_hash, one_chunk, one_table
 from inorder.spark.sorting import Flags
 
 GROWTH = 2
@@ -107,16 +107,10 @@ def _places(run: pa.Table, keys: pa.StringArray, hashed: Hashes) -> Numbers:
 
 def _merged(runs: Sequence[pa.Table]) -> pa.Table:
     """One run of several, the newest last: of each key its newest line."""
-    whole = one_table(runs)
-    by = pa.table(
-        {
-            "hash": whole.column("hash"),
-            "key": whole.column("key"),
-            "age": np.repeat(np.arange(len(runs))[::-1], [len(run) for run in runs]),
-        }
-    )
-    order = pc.sort_indices(by, [(name, "ascending") for name in by.column_names])
-    keys = one_chunk(whole.column("key")).take(order)
-    newest = np.ones(len(keys), np.bool_)
-    newest[1:] = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
-    return whole.take(order.filter(pa.array(newest))).combine_chunks()
+    whole = one_table(reversed(runs))
+    keys = one_chunk(whole.column("key"))
+    order = by_hash(keys, one_chunk(whole.column("hash")).to_numpy())
+    arranged = keys.take(pa.array(order))
+    newest = np.ones(len(order), np.bool_)
+    newest[1:] = pc.not_equal(arranged[1:], arranged[:-1]).to_numpy(zero_copy_only=False)
+    return whole.take(pa.array(order[newest])).combine_chunks()

@@ -56,13 +56,14 @@ def _settled_ties(rows: pa.Table, groups: Numbers, indices: Numbers, parked: int
     names = [position] if position is not None else []
     names += [name for name in rows.column_names if name != position]
     columns = {"group": pa.array(groups), "new": pa.array((indices >= parked).astype(np.int8))}
-    columns |= {f"column {place}": _sortable(tied.column(name)) for place, name in enumerate(names)}
+    columns |= {f"column {place}": sortable(tied.column(name)) for place, name in enumerate(names)}
     by = [(name, "ascending") for name in columns]
     found: Numbers = pc.sort_indices(pa.table(columns), sort_keys=by).to_numpy().astype(np.int64)
     return found
 
 
-def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+def sortable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """A column that Arrow sorts: of what it does not, texts."""
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         return pa.array(map(repr, column.to_pylist()), pa.string())
     return column

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +13,16 @@ from inorder.clock import MICROSECONDS
 from inorder.options import MAX_ORDERING_KEY_BYTES, MAX_WHOLE
 from inorder.patterns.deduplication import DeduplicateIds, DeduplicateSequences
 from inorder.patterns.sequencing import Resequencer
-from inorder.patterns.step import Event
+from inorder.patterns.step import RELEASED, Event
 from inorder.patterns.versioning import VersionGate
 from inorder.spark import lines as lines_of
+from inorder.spark.counts import Counts, counts_of
 from inorder.spark.hashing import hashes
 from inorder.spark.kernels import FATES, Names, Rows, Sequencing, Settled, settle
-from inorder.spark.lines import HASH, KEY, SINCE, as_numbers, one_chunk
+from inorder.spark.lines import HASH, KEY, SINCE, as_numbers, by_hash, one_chunk
+from inorder.spark.outcomes import told
 from inorder.spark.sorting import Flags, in_order
+from inorder.spark.winning import Winners
 
 Deduplicating: TypeAlias = DeduplicateIds | DeduplicateSequences
 
@@ -28,7 +31,17 @@ PATTERNS: Final[dict[str, type[Any]]] = {
     "apply_versions": VersionGate,
     "deduplicate": DeduplicateIds,
     "deduplicate by sequence": DeduplicateSequences,
+    "latest": Winners,
+    "merge_fields": Winners,
 }
+
+
+class Taken(NamedTuple):
+    """What comes out of a batch, the lines that changed, and what there is to count."""
+
+    outcome: pa.Table
+    lines: pa.Table
+    counts: Counts
 
 
 class Step(Protocol):
@@ -47,16 +60,18 @@ class Step(Protocol):
     def due_us(self, now_us: int) -> int | None:
         """Lines in which something waits since then are to be looked at; None: no line is, unless its key comes."""
 
-    def settle(self, rows: Rows, lines: pa.Table, now_us: int) -> Settled:
+    def take(self, rows: Rows, lines: pa.Table, now_us: int) -> Taken:
         """What becomes of rows that are readable."""
 
 
-def step_of(operator: str, options: dict[str, Any], names: Names) -> Step:
+def step_of(operator: str, options: dict[str, Any], names: Names, keep_dropped: bool) -> Step:
     """The step of an operator, by its name."""
     pattern = PATTERNS[operator](**options)
+    if isinstance(pattern, Winners):
+        return WinningStep(pattern)
     if isinstance(pattern, DeduplicateIds | DeduplicateSequences):
-        return DeduplicatingStep(pattern, names)
-    return SequencingStep(pattern, names)
+        return DeduplicatingStep(pattern, names, keep_dropped)
+    return SequencingStep(pattern, names, keep_dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,7 @@ class SequencingStep:
 
     pattern: Sequencing
     names: Names
+    keep_dropped: bool
 
     @property
     def needs(self) -> str:
@@ -80,8 +96,9 @@ class SequencingStep:
         timeout = self.pattern.gap_timeout_seconds
         return None if timeout is None else now_us - round(timeout * MICROSECONDS)
 
-    def settle(self, rows: Rows, lines: pa.Table, now_us: int) -> Settled:
-        return settle(self.pattern, rows, lines, now_us)
+    def take(self, rows: Rows, lines: pa.Table, now_us: int) -> Taken:
+        settled = settle(self.pattern, rows, lines, now_us)
+        return _taken(settled, rows, self.keep_dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,7 @@ class DeduplicatingStep:
 
     pattern: Deduplicating
     names: Names
+    keep_dropped: bool
 
     @property
     def needs(self) -> str:
@@ -112,7 +130,7 @@ class DeduplicatingStep:
     def due_us(self, now_us: int) -> int | None:
         return None
 
-    def settle(self, rows: Rows, lines: pa.Table, now_us: int) -> Settled:
+    def take(self, rows: Rows, lines: pa.Table, now_us: int) -> Taken:
         pattern: Any = self.pattern  # of either kind: states and events are its own business
         order = self._arrival(rows)
         names = rows.keys.to_pylist()
@@ -132,7 +150,8 @@ class DeduplicatingStep:
         found = np.array([event[-1] for _, event in batch.emit], np.int64)
         fates = np.array([FATES.index(fate) for fate, _ in batch.emit], np.int64)
         changed = {key: (batch.wakes[key], pattern.dump(state)) for key, state in batch.states.items() if state}
-        return Settled(rows.table, found, fates, [], self._as_lines(changed))
+        settled = Settled(rows.table, found, fates, [], self._as_lines(changed))
+        return _taken(settled, rows, self.keep_dropped)
 
     def _arrival(self, rows: Rows) -> Any:
         """The rows of each key by position, or else by id or number, and then by content."""
@@ -143,15 +162,44 @@ class DeduplicatingStep:
 
     def _as_lines(self, changed: dict[str, tuple[int, bytes]]) -> pa.Table:
         keys = pa.array(changed, pa.string())
+        hashed = hashes(keys)
         columns = [
-            pa.array(hashes(keys)),
+            pa.array(hashed),
             keys,
             pa.nulls(len(changed), pa.int64()),
             pa.array([forget_us for forget_us, _ in changed.values()], pa.int64()),
             pa.array([state for _, state in changed.values()], pa.binary()),
         ]
         table = pa.Table.from_arrays(columns, schema=self.lines(pa.schema([])).schema)
-        return table.sort_by([("hash", "ascending"), ("key", "ascending")]).combine_chunks()
+        return table.take(pa.array(by_hash(keys, hashed)))
+
+
+@dataclass(frozen=True, slots=True)
+class WinningStep:
+    """By the kernel. What cannot be read Spark has left out, or complained of."""
+
+    pattern: Winners
+
+    @property
+    def needs(self) -> str:
+        return f"a key of up to {MAX_ORDERING_KEY_BYTES} bytes and a time from 0 on"
+
+    def readable(self, rows: pa.Table) -> Flags:
+        return np.ones(len(rows), np.bool_)
+
+    def lines(self, rows: pa.Schema) -> pa.Table:
+        return self.pattern.lines(rows)
+
+    def due_us(self, now_us: int) -> int | None:
+        return None
+
+    def take(self, rows: Rows, lines: pa.Table, now_us: int) -> Taken:
+        changed = self.pattern.settle(rows, lines)
+        return Taken(self.pattern.told(changed, rows), changed, Counts({RELEASED: len(changed)}, 0))
+
+
+def _taken(settled: Settled, rows: Rows, keep_dropped: bool) -> Taken:
+    return Taken(told(settled, rows.names, keep_dropped), settled.lines, counts_of(settled, len(rows.table)))
 
 
 def has_key(rows: pa.Table, name: str) -> Flags:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructField, StructType
 
 from inorder.clock import Clock, SystemClock
 from inorder.errors import InvalidArgument, StateRefused
@@ -38,8 +39,16 @@ class OrderedStream:
     rows: DataFrame
     operation: Operation
     buckets: int | None = None  # None: as many as the cluster has cores, or as the state has
+    aggregated: DataFrame | None = None  # the same by an aggregation of Spark's own, if there is one
     sink: Sink | None = None
     following: tuple[Following, ...] = ()  # what is done to the outcome of a batch before the sink has it
+
+    @property
+    def schema(self) -> StructType:
+        """Of the outcome, before anything follows."""
+        if self.aggregated is not None:
+            return StructType([StructField(field.name, field.dataType) for field in self.aggregated.schema.fields])
+        return with_outcome(self.rows.schema)
 
     def followed_by(self, function: Following) -> OrderedStream:
         """Do something more to the outcome of each batch. What moves no rows keeps their order."""
@@ -63,12 +72,15 @@ class OrderedStream:
     def dataframe(self) -> DataFrame:
         """The same rows as a streaming DataFrame, for what only takes one: more operators, pipelines, other sinks.
 
-        Its state is Spark's, a value per bucket that each batch reads and writes whole: good for some hundred
-        thousand keys, and slower than `start`. With a gap timeout its query never ends by itself, also with the
-        trigger `availableNow`: Spark then always has one more batch to run.
+        Its state is Spark's, and it is slower than `start`. Of `latest` and `merge_fields` it is an aggregation, to be
+        written in the mode `update`, which also tells keys that came and have not changed. Of the others it is a value
+        per bucket that each batch reads and writes whole: good for some hundred thousand keys. With a gap timeout its
+        query never ends by itself, also with the trigger `availableNow`: Spark then always has one more batch to run.
         """
-        buckets = self.buckets or default_buckets(self.rows.sparkSession)
-        outcome = in_groups(self.rows, self.operation, buckets)
+        outcome = self.aggregated
+        if outcome is None:
+            buckets = self.buckets or default_buckets(self.rows.sparkSession)
+            outcome = in_groups(self.rows, self.operation, buckets)
         for function in self.following:
             outcome = function(outcome)
         return outcome
@@ -89,8 +101,9 @@ class OrderedStream:
         if self.sink is None:
             raise InvalidArgument("say where the rows go: write(function) or to_parquet(path), before start")
         run = _Run(self, checkpoint, state, clock)
-        run.open()
-        writer = self.rows.writeStream.foreachBatch(run).option("checkpointLocation", checkpoint)
+        buckets = run.open().manifest.buckets
+        bucketed = with_bucket(self.rows, self.operation.names.key, buckets)
+        writer = bucketed.writeStream.foreachBatch(run).option("checkpointLocation", checkpoint)
         if trigger is not None:
             writer = writer.trigger(**trigger)
         if name is not None:
@@ -107,6 +120,8 @@ class _Run:
         self._folder = Folder(state if state is not None else f"{checkpoint.rstrip('/')}/{STATE_FOLDER}")
         self._clock = clock
         self._state: BucketState | None = None  # once its query is known
+        self._marks: DataFrame | None = None
+        self._outcome = stream.schema
 
     def open(self) -> BucketState:
         """The state, which must fit. Before the query first ran, nobody knows its id."""
@@ -120,7 +135,7 @@ class _Run:
         manifest = Manifest(
             operator=operation.operator,
             buckets=stream.buckets or recorded or default_buckets(stream.rows.sparkSession),
-            columns=operation.names._asdict(),
+            columns=operation.columns,
             schema={field.name: field.dataType.simpleString() for field in stream.rows.schema.fields},
             query=query,
         )
@@ -142,8 +157,9 @@ class _Run:
             now_us=pinned.now_us,
             runs=pinned.runs,
         )
-        bucketed = in_buckets(rows, operation.names.key, state.manifest.buckets)
-        outcome = bucketed.mapInArrow(task, with_outcome(self._stream.rows.schema))
+        if self._marks is None:  # to make it takes a tenth of what a small batch does
+            self._marks = marks(rows, state.manifest.buckets)
+        outcome = in_buckets(rows, self._marks, state.manifest.buckets).mapInArrow(task, self._outcome)
         for function in self._stream.following:
             outcome = function(outcome)
         assert self._stream.sink is not None
@@ -155,17 +171,24 @@ class _Run:
         state.commit(pinned)
 
 
-def in_buckets(rows: DataFrame, key: str, buckets: int) -> DataFrame:
-    """Each bucket in a partition, with a row that names it: so there is a task for it although nothing came."""
+def with_bucket(rows: DataFrame, key: str, buckets: int) -> DataFrame:
+    """The rows, each behind the number of its bucket."""
     quoted = f"`{key.replace('`', '``')}`"
     slot = f"shiftright(pmod(crc32(cast(cast({quoted} AS STRING) AS BINARY)) * -1640531535L, 4294967296L), 20)"
-    bucket = F.expr(f"cast(coalesce({slot} * {buckets} div {SLOTS}, 0) AS INT)")
-    marks = rows.sparkSession.range(0, buckets, 1, 1).select(
+    return rows.select(F.expr(f"cast(coalesce({slot} * {buckets} div {SLOTS}, 0) AS INT)").alias(BUCKET), "*")
+
+
+def marks(bucketed: DataFrame, buckets: int) -> DataFrame:
+    """A row for each bucket that only names it, to go with rows like these."""
+    return bucketed.sparkSession.range(0, buckets, 1, 1).select(
         F.expr("cast(-1 - id AS INT)").alias(BUCKET),
-        *(F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields),
+        *(F.lit(None).cast(field.dataType).alias(field.name) for field in bucketed.schema.fields[1:]),
     )
-    marked = rows.select(bucket.alias(BUCKET), "*").union(marks)
-    return marked.repartitionById(buckets, F.expr(f"if({BUCKET} < 0, -1 - {BUCKET}, {BUCKET})"))
+
+
+def in_buckets(bucketed: DataFrame, marks: DataFrame, buckets: int) -> DataFrame:
+    """Each bucket in a partition, with its mark: so there is a task for it although nothing came."""
+    return bucketed.union(marks).repartitionById(buckets, F.expr(f"if({BUCKET} < 0, -1 - {BUCKET}, {BUCKET})"))
 
 
 def default_buckets(spark: SparkSession) -> int:

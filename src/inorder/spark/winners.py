@@ -1,12 +1,14 @@
-"""`latest` and `merge_fields`: the greatest write of each key, or of each field of it, by Spark's own aggregation.
+"""`latest` and `merge_fields`: the greatest write of each key, or of each field of it.
 
 The order is that of the pure patterns, and total, so the order of rows does not matter, and neither does whether they
-come as a stream or as a table. The result is a DataFrame either way; of a stream, one that is updated.
+come as a stream or as a table. A table is aggregated by Spark. A stream could be too, but with many keys Spark sorts
+and copies rows several times; so it goes through a kernel of ours, which has what ranks rows as columns of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, GroupedData
@@ -37,10 +39,16 @@ from inorder.patterns.hybrid_clock import LOGICAL_BITS
 from inorder.patterns.independent_fields import IndependentFields
 from inorder.patterns.last_write_wins import Stamps
 from inorder.spark.durations import Duration, seconds
+from inorder.spark.kernels import Names
+from inorder.spark.operations import Operation
 from inorder.spark.outcomes import InvalidRows
+from inorder.spark.streams import OrderedStream, check_buckets
 from inorder.spark.tables import column
+from inorder.spark.winning import Winners
 
 DELETED: Final = "_deleted"
+
+RESERVED: Final = "_inorder_"  # with which the names of columns of ours begin
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _ROW = "_inorder_row"
@@ -49,6 +57,7 @@ _TIME = "_inorder_time"
 _PRODUCER = "_inorder_producer"
 _DELETED = "_inorder_deleted"
 _CHECKSUM = "_inorder_checksum"
+_DELETE = 2**32  # what a delete has for it
 
 
 def latest(
@@ -61,18 +70,20 @@ def latest(
     stamps: Stamps = "microseconds",
     max_drift: Duration | None = DEFAULT_DRIFT_SECONDS,
     invalid: InvalidRows = "error",
-) -> DataFrame:
-    """Of each key the row of the greatest write: `inorder.patterns.LastWriteWins`.
+    buckets: int | None = None,
+) -> OrderedStream | DataFrame:
+    """Of each key the row of the greatest write: `inorder.patterns.LastWriteWins`. A stream tells keys as they change.
 
     A write is greater by its time, then by its producer, then by being a delete (`value` is null), then by CRC-32 of
     its value, and then by the value itself and the other columns. (The pure pattern has no value to compare, so between
-    two of one CRC-32 it takes the greater SHA-256.) A deleted key stays, with `_deleted`, so that no late update brings
-    it back: for ever, as Spark does not forget the groups of such an aggregation. A time that is further ahead than
-    `max_drift` is left out; `ahead_of_time` finds such rows. `time` is a timestamp, or a number as `stamps` says.
+    two of one CRC-32 it takes the greater SHA-256.) A deleted key stays for ever, with `_deleted`, so that no late
+    update brings it back. A time that is further ahead than `max_drift` is left out; `ahead_of_time` finds such rows.
+    `time` is a timestamp, or a number as `stamps` says.
     """
     types = _checked(rows, {"key": key, "time": time, "value": value, "producer": producer}, key, time)
     check_choice("stamps", stamps, Stamps)
     check_choice("invalid", invalid, InvalidRows)
+    check_buckets(buckets)
     moment = _moment(types[time], time)
     rows = _readable(rows, key, moment, invalid)
     if (ahead := _ahead(moment, stamps, max_drift)) is not None:
@@ -86,7 +97,18 @@ def latest(
     greatest = _grouped(rows, key).agg(_greatest(rank, others, rows.schema).alias(_ROW))
     row = F.col(_ROW)
     columns = [column(key) if name == key else row.getField(name).alias(name) for name in rows.columns]
-    return greatest.select(*columns).withColumn(DELETED, deleted)
+    table = greatest.select(*columns).withColumn(DELETED, deleted)
+    if not rows.isStreaming:
+        return table
+    # Fewer columns, as each has its price on the way: the time is one of the rows, and a delete has the greatest sum.
+    won = {_CHECKSUM: F.coalesce(rank[_CHECKSUM], F.lit(_DELETE)), **others}
+    if producer is not None:
+        won = {_PRODUCER: rank[_PRODUCER], **won}
+    won.pop(time)
+    ranked = rows.select(column(key), column(time), *(part.alias(name) for name, part in won.items()))
+    winners = Winners([[*won]], {name: name for name in rows.columns}, {DELETED: value})
+    given = {"key": key, "time": time, "value": value, "producer": producer}
+    return _stream("latest", ranked, Names(key, time), given, winners, buckets, table)
 
 
 def ahead_of_time(
@@ -112,29 +134,57 @@ def merge_fields(
     time: str,
     owns: Mapping[str, Collection[str]],
     invalid: InvalidRows = "error",
-) -> DataFrame:
-    """Of each key one row with the newest value of each field: `inorder.patterns.IndependentFields`.
+    buckets: int | None = None,
+) -> OrderedStream | DataFrame:
+    """Of each key a row with the newest value of each field: `inorder.patterns.IndependentFields`.
 
     `owns` says which fields, columns of the rows, each event type writes; a field with two owners is refused. A row
     writes the fields of its type that are not null. Within a field the greatest time wins, and of two values of one
     time the one with the greater CRC-32, and then the greater one. Rows of a type that owns nothing go by `invalid`.
+    A stream tells keys as they change.
     """
     IndependentFields(owns)  # which knows what is wrong with them
-    names = [name for fields in owns.values() for name in fields]
-    columns = {"key": key, "event_type": event_type, "time": time, **{name: name for name in names}}
-    types = _checked(rows, columns, key, time)
+    owner_of = {name: owner for owner, fields in owns.items() for name in fields}
+    if key in owner_of:
+        raise InvalidArgument(f"owns: {key!r} is the key, which no event writes")
+    columns = {"key": key, "event_type": event_type, "time": time}
+    types = _checked(rows, {**columns, **{name: name for name in owner_of}}, key, time)
     check_choice("invalid", invalid, InvalidRows)
+    check_buckets(buckets)
     moment = _moment(types[time], time)
     known = F.coalesce(column(event_type).isin(*owns), F.lit(False))
     rows = _readable(rows, key, moment, invalid, known)
+    written = {name: (column(event_type) == owner) & column(name).isNotNull() for name, owner in owner_of.items()}
+    sums = {name: checksum(column(name), types[name]) for name in owner_of}
     merged = []
-    for owner, fields in owns.items():
-        for name in fields:
-            written = (column(event_type) == owner) & column(name).isNotNull()
-            rank = {_TIME: moment, _CHECKSUM: checksum(column(name), types[name])}
-            greatest = _greatest(rank, {name: column(name)}, rows.schema, written)
-            merged.append(greatest.getField(name).alias(name))
-    return _grouped(rows, key).agg(*merged).drop(_HASH)
+    for name in owner_of:
+        rank = {_TIME: moment, _CHECKSUM: sums[name]}
+        greatest = _greatest(rank, {name: column(name)}, rows.schema, written[name])
+        merged.append(greatest.getField(name).alias(name))
+    table = _grouped(rows, key).agg(*merged).drop(_HASH)
+    if not rows.isStreaming:
+        return table
+    ranked = [column(key), moment.alias(_TIME)]
+    contests = []
+    for name in sorted(owner_of):
+        sum_of_it = f"{_CHECKSUM}_{name}"  # which only rows have that write the field
+        ranked += [F.when(written[name], sums[name]).alias(sum_of_it), column(name)]
+        contests.append([sum_of_it, name])
+    winners = Winners(contests, {name: name for name in (key, *owner_of)})
+    return _stream("merge_fields", rows.select(*ranked), Names(key, _TIME), columns, winners, buckets, table)
+
+
+def _stream(
+    operator: str,
+    ranked: DataFrame,
+    names: Names,
+    given: Mapping[str, str | None],
+    winners: Winners,
+    buckets: int | None,
+    aggregated: DataFrame,
+) -> OrderedStream:
+    operation = Operation(operator=operator, options=asdict(winners), names=names, given=dict(given))
+    return OrderedStream(ranked, operation, buckets, aggregated=aggregated)
 
 
 def checksum(value: Column, kind: DataType) -> Column:
@@ -221,9 +271,16 @@ def _readable(rows: DataFrame, key: str, moment: Column, invalid: InvalidRows, a
 def _checked(rows: DataFrame, columns: Mapping[str, str | None], key: str | None, time: str) -> dict[str, DataType]:
     """The types of the rows, which have these columns."""
     types = {field.name: field.dataType for field in rows.schema.fields}
+    if len(types) < len(rows.columns):
+        raise InvalidArgument(f"the rows have two columns of one name: {', '.join(rows.columns)}")
+    for taken in types:
+        if taken == DELETED or taken.startswith(RESERVED):
+            raise InvalidArgument(f"the rows have a column {taken!r} already; rename it, or drop it")
     for role, name in columns.items():
         if name is not None and name not in types:
             raise InvalidArgument(f"{role}: there is no column {name!r}, only {', '.join(types)}")
+        if name == key and role != "key":
+            raise InvalidArgument(f"{role}: {name!r} is the key already")
     if key is not None and not isinstance(types[key], (StringType, *_WHOLE)):
         kind = types[key].simpleString()
         raise InvalidArgument(f"key: {key!r} is {kind}, and must be text or whole numbers; cast it")

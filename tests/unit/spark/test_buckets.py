@@ -17,6 +17,7 @@ from inorder.errors import StateDamaged, StateRefused
 from inorder.spark.buckets import Bucket, BucketState, Manifest
 from inorder.spark.folders import Folder
 from inorder.spark.hashing import hashes
+from inorder.spark.lines import by_hash
 from inorder.spark.runs import Runs, _places
 
 LINES = pa.schema(
@@ -73,6 +74,12 @@ def test_keys_of_one_hash_are_told_apart() -> None:
     wanted = pa.array(["key-3", "key-9", "key-0"])
     assert _places(same, wanted, np.zeros(3, np.uint32)).tolist() == [3, -1, 0]
     assert content(runs.waiting(10)) == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["a", "b", "c"]))))
+def test_lines_are_sorted_by_hash_and_key_and_else_stay_as_they_are(pairs: list[tuple[int, str]]) -> None:
+    hashed, keys = np.array([one[0] for one in pairs], np.uint32), pa.array([one[1] for one in pairs], pa.string())
+    assert by_hash(keys, hashed).tolist() == sorted(range(len(pairs)), key=lambda place: pairs[place])
 
 
 MANIFEST = Manifest(
@@ -185,6 +192,7 @@ REFUSED = {
     "a column less": ({"schema": {"id": "string"}}, "seq is gone"),
     "a column more": ({"schema": {**MANIFEST.schema, "x": "int"}}, "x is new"),
     "another type": ({"schema": {"id": "string", "seq": "int"}}, "seq was bigint and is int"),
+    "another order": ({"schema": {"seq": "bigint", "id": "string"}}, "the order of the columns"),
     "another query": ({"query": "q2"}, "it belongs to query q1, and this is query q2"),
 }
 

@@ -19,8 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import inorder.spark
 from inorder.errors import InorderError, InvalidArgument
-from inorder.spark.outcomes import with_outcome
-from inorder.spark.pipelines.checking import AGGREGATIONS, WITH_TIMEOUT
+from inorder.spark.pipelines.checking import WITH_TIMEOUT
 from inorder.spark.pipelines.definition import Pipeline, Source, Transform, Trigger
 from inorder.spark.pipelines.explaining import tick_seconds
 from inorder.spark.pipelines.fields import NONE
@@ -71,8 +70,7 @@ class Built:
                 rows = function(rows)
             sink(rows, batch_id)
 
-        mode = "update" if pipeline.order is not None else "append"
-        writer = stream.writeStream.outputMode(mode).foreachBatch(write)
+        writer = stream.writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", pipeline.checkpoint).queryName(pipeline.name)
         return writer.trigger(**when).start()
 
@@ -87,7 +85,7 @@ def build(spark: SparkSession, pipeline: Pipeline, trigger: Trigger | None = Non
         if pipeline.order.operator in WITH_TIMEOUT and pipeline.source.format != "inorder":
             rows = with_ticks(rows, tick)
         stream = _in("[order]", lambda: _ordered(rows, pipeline))
-        schema = with_outcome(rows.schema) if isinstance(stream, OrderedStream) else stream.schema
+        schema = stream.schema
     outcome = spark.range(0, 2, 1, 2).mapInArrow(_no_rows, schema)  # of which Spark does not know that it is empty
     functions = []
     for number, transform in enumerate(pipeline.transforms, start=1):
@@ -143,13 +141,13 @@ def _loaded(spark: SparkSession, source: Source, tick: float | None) -> DataFram
 # -- order -----------------------------------------------------------------------------------------
 
 
-def _ordered(rows: DataFrame, pipeline: Pipeline) -> DataFrame | OrderedStream:
+def _ordered(rows: DataFrame, pipeline: Pipeline) -> OrderedStream:
     assert pipeline.order is not None
     options = {name: None if value == NONE else value for name, value in pipeline.order.options.items()}
     operator = getattr(inorder.spark, pipeline.order.operator)
     found = operator(rows, **options)
-    assert isinstance(found, OrderedStream) is (pipeline.order.operator not in AGGREGATIONS)
-    return found  # type: ignore[no-any-return]
+    assert isinstance(found, OrderedStream)
+    return found
 
 
 # -- transforms ------------------------------------------------------------------------------------

@@ -56,10 +56,11 @@ _FILES: Final = (*_NEED_SCHEMA, *HAVE_SCHEMA, "text")
 
 _INVALID: Final = ("error", "quarantine", "drop")
 _WHEN_FULL: Final = ("error", "gap")
+_BUCKETS: Final = whole(1, SLOTS)
 _STATEFUL: Final[Fields] = {
     "invalid": choice(_INVALID),
     "keep_dropped": flag(),
-    "buckets": whole(1, SLOTS),
+    "buckets": _BUCKETS,
 }
 _PARKING: Final[Fields] = {
     "position": column(),
@@ -92,6 +93,7 @@ OPERATORS: Final[Mapping[str, Fields]] = {
         "stamps": choice(get_args(Stamps)),
         "max_drift": duration(or_none=True),
         "invalid": choice(("error", "drop")),
+        "buckets": _BUCKETS,
     },
     "merge_fields": {
         "key": column(required=True),
@@ -99,6 +101,7 @@ OPERATORS: Final[Mapping[str, Fields]] = {
         "time": column(required=True),
         "owns": owners(),
         "invalid": choice(("error", "drop")),
+        "buckets": _BUCKETS,
     },
     "deduplicate": {
         "key": column(required=True),
@@ -114,7 +117,7 @@ OPERATORS: Final[Mapping[str, Fields]] = {
         **_STATEFUL,
     },
 }
-AGGREGATIONS: Final = ("latest", "merge_fields")  # by Spark itself, so that it updates rows and keeps the state
+OF_KEYS: Final = ("latest", "merge_fields")  # what comes out of these is what a key is now
 WITH_TIMEOUT: Final = ("resequence", "apply_versions")
 
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from inorder.options import DEFAULT_PARKED
-from inorder.spark.pipelines.checking import AGGREGATIONS, WITH_TIMEOUT
+from inorder.spark.pipelines.checking import OF_KEYS, WITH_TIMEOUT
 from inorder.spark.pipelines.definition import DEFAULT_INTERVAL, Order, Pipeline, Transform, Trigger
 
 TICKS_PER_TIMEOUT: Final = 10  # so a gap is given up at most a tenth of its timeout too late
@@ -56,7 +56,7 @@ def warnings(pipeline: Pipeline, trigger: Trigger | None = None) -> Iterator[str
             "[order] gap_timeout: with available_now time only passes from one run to the next; "
             "a gap is given up by the first run that has rows after its time"
         )
-    if order.operator in AGGREGATIONS and pipeline.sink_format in ("parquet", "inorder", "console"):
+    if order.operator in OF_KEYS and pipeline.sink_format in ("parquet", "inorder", "console"):
         yield (
             f"[sink] {pipeline.sink_format} keeps every change of a key; for a table of the current state take a sink "
             "that replaces rows by their key"
@@ -82,9 +82,6 @@ def _order(pipeline: Pipeline, trigger: Trigger) -> Iterator[tuple[str, str]]:
     yield "order", _guarantee(order)
     if order.operator in WITH_TIMEOUT:
         yield "gaps", _gaps(pipeline, order, trigger)
-    if order.operator in AGGREGATIONS:
-        yield "state", f"a row per key, kept by Spark in {pipeline.checkpoint}"
-        return
     place = pipeline.state or f"{pipeline.checkpoint.rstrip('/')}/inorder"
     buckets = _buckets(order, place)
     yield "state", f"{place}, in {buckets}; a key is always in the same one, and with it in one task"
