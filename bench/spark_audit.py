@@ -28,12 +28,13 @@ from inorder.spark import audit
 
 KEYS = 10_000
 FAR = 20_000
+WARM_UP = 3  # rounds until Java has compiled what they use
 WANTED = Target(0.5)  # the audit sorts twice, where the sort sorts once
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m bench.spark_audit", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--repetitions", type=int, default=5)
     given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -63,6 +64,7 @@ def _measured(spark: SparkSession, folder: str, events: int, effort: Effort) -> 
                 "columns": partial(_rate, events, partial(_sort, spark.read.parquet(path).drop("data"))),
             },
             effort,
+            warm_up=WARM_UP,
         )
         rows.append(Row(name, rates["audit"], rates["sort"], WANTED))
         rows.append(Row(f"{name}, columns alone", rates["audit"], rates["columns"]))

@@ -37,6 +37,7 @@ def new_session() -> Any:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.execution.arrow.maxBytesPerBatch", UNASKED)
+        .config("spark.sql.streaming.numRecentProgressUpdates", 10_000)  # all of them, by which rows are counted
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )

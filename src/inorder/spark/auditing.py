@@ -42,8 +42,19 @@ class Audit:
     """What was found, and two tables to look further. The tables are computed when they are used."""
 
     findings: Findings
-    keys: DataFrame  # a row for each key, with its counts, its buffer and its longest wait
-    violations: DataFrame  # a row for each violation; the fields are those of `Violation`
+    _events: DataFrame
+    _names: Named
+    _allowed: tuple[Kind, ...]
+
+    @property
+    def keys(self) -> DataFrame:
+        """A row for each key, with its counts, its buffer and its longest wait."""
+        return by_key(tallies(judged(self._events, self._names), self._names, self._allowed))
+
+    @property
+    def violations(self) -> DataFrame:
+        """A row for each violation; the fields are those of `Violation`."""
+        return violations(judged(self._events, self._names), self._names, self._allowed)
 
     @property
     def in_order(self) -> bool:
@@ -135,9 +146,8 @@ def audit(
         partition=partition,
     )
     events = rows(log, names)
-    findings = _counted(source, events, names, tuple(allow), top, partitions)
-    judged_events = judged(events, names)
-    return Audit(findings, by_key(tallies(judged_events, names, allow)), violations(judged_events, names, allow))
+    allowed = tuple(allow)
+    return Audit(_counted(source, events, names, allowed, top, partitions), events, names, allowed)
 
 
 def _counted(
@@ -152,13 +162,15 @@ def _counted(
     try:
         totals = _totals(by_key(kept), allow, top)
         _refuse_ties(totals["tied"] or 0, names)
-        again = judged(_worth_a_second_look(events, kept, totals), names).persist()
-        try:
-            if totals["duplicates"]:
-                totals |= _sure_buffers(by_key(tallies(again, names, allow)), totals)
-            first = _first_violations(again, names, allow, totals["first_keys"] or (), top)
-        finally:
-            again.unpersist()
+        first: tuple[Violation, ...] = ()
+        if totals["duplicates"] or totals["first_keys"]:
+            again = judged(_worth_a_second_look(events, kept, totals), names).persist()
+            try:
+                if totals["duplicates"]:
+                    totals |= _sure_buffers(by_key(tallies(again, names, allow)), totals)
+                first = _first_violations(again, names, allow, totals["first_keys"] or (), top)
+            finally:
+                again.unpersist()
         bars = kept.groupBy("places_bar", "time_bar").agg(F.sum("reordered").alias("count")).collect()
         loads = _loads(kept, names, partitions)
     finally:
@@ -171,6 +183,8 @@ def _worth_a_second_look(events: DataFrame, kept: DataFrame, totals: Totals) -> 
     """The events of keys with the first violations, and of those whose buffer is not sure, and is shown or may be the
     largest."""
     name = F.col("key").cast("string")
+    if not totals["duplicates"]:
+        return events.where(name.isin(*totals["first_keys"]))
     matters = (F.col("buffer") > totals["sure_buffer"]) | name.isin(*_shown_keys(totals))
     wanted = ((F.col("duplicates") > 0) & matters) | name.isin(*totals["first_keys"] or ())
     keys = by_key(kept).where(wanted).select(F.col("key").alias("name"))
