@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 
 from inorder.clock import MICROSECONDS, SystemClock
 from inorder.errors import FieldOwnedTwice, InvalidArgument, StateRefused
@@ -239,6 +240,8 @@ def test_what_no_row_may_have_or_be_is_refused(spark: SparkSession) -> None:
     for name in ("_deleted", "_inorder_time"):
         with pytest.raises(InvalidArgument, match=f"a column '{name}' already"):
             latest(table.withColumnRenamed("producer", name), **options)
+    had_one = table.withColumn("_deleted", lit(False))
+    merge_fields(had_one, key="key", event_type="producer", time="time", owns={"A": ["value"]})  # which adds none
     with pytest.raises(InvalidArgument, match="two columns of one name"):
         latest(table.select("*", "value"), **options)
     with pytest.raises(InvalidArgument, match="value: 'key' is the key already"):

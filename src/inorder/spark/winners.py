@@ -47,7 +47,6 @@ from inorder.spark.tables import column
 from inorder.spark.winning import Winners
 
 DELETED: Final = "_deleted"
-
 RESERVED: Final = "_inorder_"  # with which the names of columns of ours begin
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -80,7 +79,10 @@ def latest(
     update brings it back. A time that is further ahead than `max_drift` is left out; `ahead_of_time` finds such rows.
     `time` is a timestamp, or a number as `stamps` says.
     """
-    types = _checked(rows, {"key": key, "time": time, "value": value, "producer": producer}, key, time)
+    given = {"key": key, "time": time, "value": value, "producer": producer}
+    types = _checked(rows, given, key, time)
+    if DELETED in types:
+        raise InvalidArgument(_taken(DELETED))
     check_choice("stamps", stamps, Stamps)
     check_choice("invalid", invalid, InvalidRows)
     check_buckets(buckets)
@@ -107,7 +109,6 @@ def latest(
     won.pop(time)
     ranked = rows.select(column(key), column(time), *(part.alias(name) for name, part in won.items()))
     winners = Winners([[*won]], {name: name for name in rows.columns}, {DELETED: value})
-    given = {"key": key, "time": time, "value": value, "producer": producer}
     return _stream("latest", ranked, Names(key, time), given, winners, buckets, table)
 
 
@@ -274,8 +275,8 @@ def _checked(rows: DataFrame, columns: Mapping[str, str | None], key: str | None
     if len(types) < len(rows.columns):
         raise InvalidArgument(f"the rows have two columns of one name: {', '.join(rows.columns)}")
     for taken in types:
-        if taken == DELETED or taken.startswith(RESERVED):
-            raise InvalidArgument(f"the rows have a column {taken!r} already; rename it, or drop it")
+        if taken.startswith(RESERVED):
+            raise InvalidArgument(_taken(taken))
     for role, name in columns.items():
         if name is not None and name not in types:
             raise InvalidArgument(f"{role}: there is no column {name!r}, only {', '.join(types)}")
@@ -289,3 +290,7 @@ def _checked(rows: DataFrame, columns: Mapping[str, str | None], key: str | None
             f"time: {time!r} is {types[time].simpleString()}, and must be a timestamp or whole numbers; cast it"
         )
     return types
+
+
+def _taken(name: str) -> str:
+    return f"the rows have a column {name!r} already; rename it, or drop it"

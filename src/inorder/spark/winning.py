@@ -81,13 +81,12 @@ class _Step:
         self.code_of_line = as_numbers(pc.index_in(one_chunk(lines.column("key")), value_set=new.keys))
 
     def contest(self, place: int, columns: Sequence[str]) -> _Won:
-        held_times = as_numbers(self.lines.column(_time(place)))
-        held = np.flatnonzero(held_times > _NEVER)
+        held = np.arange(len(self.lines))
         takes_part: Flags = one_chunk(self.new.table.column(columns[0])).is_valid().to_numpy(zero_copy_only=False)
         fresh = np.flatnonzero(takes_part)
-        codes = np.concatenate([self.code_of_line[held], self.new.codes[fresh]])
-        times = np.concatenate([held_times[held], self.new.numbers[fresh]])
-        rows = np.concatenate([held, fresh + len(self.lines)])
+        codes = np.concatenate([self.code_of_line, self.new.codes[fresh]])
+        times = np.concatenate([as_numbers(self.lines.column(_time(place))), self.new.numbers[fresh]])
+        rows = np.concatenate([held, fresh + len(held)])
         time = np.full(len(self.new.keys), _NEVER)
         np.maximum.at(time, codes, times)
         best = np.flatnonzero(times == time[codes])
@@ -103,8 +102,8 @@ class _Step:
         found = {"code": pa.array(codes)}
         for name in columns:
             found[_held(place, name)] = sortable(self.take(place, name, rows))
-        found["is held"] = pa.array(rows < len(self.lines))  # wins against its equals: then nothing has changed
-        by = [(name, "descending") for name in found]  # nulls are last in any case
+        # Nulls are last in any case. What is held is first among its equals, and stays so: then nothing has changed.
+        by = [(name, "descending") for name in found]
         order = pc.sort_indices(pa.table(found), sort_keys=by).to_numpy()
         codes, rows = codes[order], rows[order]
         first = np.flatnonzero(np.diff(codes, prepend=-1))
