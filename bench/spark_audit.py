@@ -1,6 +1,6 @@
 """The audit of a log on Spark, against a plain sort of the same rows by key and position.
 
-    python -m bench.spark_audit                        two million events
+    python -m bench.spark_audit                        a million events
     python -m bench.spark_audit --events 200000 --repetitions 3
 
 A sort is the least that anybody does who wants to see the events of a key in order, and it answers no question yet.
@@ -29,7 +29,7 @@ from inorder.spark import audit
 KEYS = 10_000
 FAR = 20_000
 WARM_UP = 3  # rounds until Java has compiled what they use
-WANTED = Target(0.5)  # the audit sorts twice, where the sort sorts once
+WANTED = Target(0.5)
 
 
 def main() -> None:

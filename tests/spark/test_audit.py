@@ -6,7 +6,6 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -21,63 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from inorder.clock import MICROSECONDS
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.patterns import Resequencer, SlotTable, fold_timed
-from inorder.spark import audit, auditing
+from inorder.spark import audit
 from inorder.spark.auditing import Audit
 from inorder.spark.findings import PLACES, TIMES_US
 
+from ..unit.spark.readings import Event, Reading
+
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "pos long, k string, seq long, arrived timestamp, happened timestamp, began timestamp, ended timestamp"
-
-# An event of one key, in the order of arrival: its number, and the times of its arrival and of its happening.
-Event = tuple[int, int, int]
-
-
-@dataclass
-class Reading:
-    """What a key's events come to, each question answered by looking at all of them."""
-
-    events: list[Event]
-    by: str = "sequence"
-    late: list[tuple[int, int]] = field(default_factory=list)  # the index of an event, and of its overtaker
-    duplicates: list[int] = field(default_factory=list)
-    gaps: list[tuple[int, int, int]] = field(default_factory=list)  # first, last, index where it shows
-    buffer: int = 0
-    wait_us: int = 0
-    delay_us: int = 0
-
-    def __post_init__(self) -> None:
-        values = [event[0] if self.by == "sequence" else event[2] for event in self.events]
-        firsts = []
-        for index, value in enumerate(values):
-            if self.by == "sequence" and value in values[:index]:
-                self.duplicates.append(index)
-                continue
-            firsts.append(index)
-            overtakers = [earlier for earlier in firsts if values[earlier] > value]
-            if overtakers:
-                self.late.append((index, overtakers[0]))
-                self.wait_us = max(self.wait_us, self.events[index][1] - self.events[overtakers[0]][1])
-        if self.by == "sequence" and values:
-            missing = sorted({*range(min(values), max(values))} - {*values})
-            starts = [number for number in missing if number - 1 not in missing]
-            for start in starts:
-                end = next(number for number in range(start, max(values)) if number + 1 not in missing)
-                shows = next(index for index, value in enumerate(values) if value > end)
-                self.gaps.append((start, end, shows))
-        self.buffer = self._parked(values, firsts)
-        for index, event in enumerate(self.events):
-            self.delay_us = max(self.delay_us, max(other[2] for other in self.events[: index + 1]) - event[2])
-
-    def _parked(self, values: list[int], firsts: list[int]) -> int:
-        """How many wait at most, if each waits only for those that come."""
-        most, waiting = 0, set[int]()
-        turn = sorted(firsts, key=lambda index: (values[index], index))
-        for index in firsts:
-            waiting.add(index)
-            while turn and turn[0] in waiting:
-                waiting.remove(turn.pop(0))
-            most = max(most, len(waiting))
-        return most
 
 
 def repairs(events: list[Event], capacity: int, timeout_us: int) -> bool:
@@ -245,15 +195,7 @@ def test_the_hottest_keys_and_the_load_of_partitions_are_told(audited: Audit) ->
     }
 
 
-@pytest.mark.parametrize("few", [auditing.FEW_KEYS, 1])
-def test_a_buffer_is_right_where_duplicates_are_though_few_keys_are_looked_at_twice(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few: int
-) -> None:
-    """Of the keys with duplicates one is only shown, one has the largest buffer, and one seems to.
-
-    Where there are more than a few, they are not searched for by name.
-    """
-    monkeypatch.setattr(auditing, "FEW_KEYS", few)
+def test_a_buffer_holds_each_number_once(spark: SparkSession) -> None:
     numbers = {
         "shown": [*range(1, 21), 20],
         "largest": [6, 5, 4, 3, 2, 1, 1],
@@ -336,7 +278,10 @@ def test_runs_of_a_key_that_overlap_are_told(spark: SparkSession) -> None:
     ]
     found = audit(table(spark, rows), key="k", sequence="seq", position="pos", start="began", end="ended").findings
     assert (found.overlapping, found.unmeasured_runs) == (2, 2)
-    assert [(one.kind, one.position) for one in found.violations] == [("overlapping", "1"), ("overlapping", "2")]
+    assert [(one.kind, one.position, one.time_us) for one in found.violations] == [
+        ("overlapping", "1", 10),
+        ("overlapping", "2", 0),
+    ]
 
 
 def test_what_is_allowed_is_only_counted(spark: SparkSession) -> None:
@@ -376,6 +321,47 @@ def test_parquet_files_know_their_order(spark: SparkSession, tmp_path: Path) -> 
     assert late.position.endswith(".parquet, 2")
 
 
+@pytest.mark.parametrize(
+    ("position", "shown", "overtaker"),
+    [
+        ("timestamp_micros(pos * 1000000)", "1970-01-01 00:00:02", "1970-01-01 00:00:01"),
+        ("timestamp_ntz '2026-01-01 00:00:00' + make_dt_interval(pos)", "2026-01-03 00:00:00", "2026-01-02 00:00:00"),
+        ("date '2026-01-01' + int(pos)", "2026-01-03", "2026-01-02"),
+        ("cast(pos AS decimal(20, 2))", "2.00", "1.00"),
+        ("concat('offset ', pos)", "offset 2", "offset 1"),
+        ("pos / 2", "1.0", "0.5"),
+        (["'a'", "pos"], "a, 2", "a, 1"),
+    ],
+)
+def test_whatever_sorts_is_a_position(
+    spark: SparkSession, position: str | list[str], shown: str, overtaker: str
+) -> None:
+    log = table(spark, [(0, "a", 1), (1, "a", 3), (2, "a", 2), (3, "b", 1)])
+    found = audit(log, key="k", sequence="seq", position=position)
+    [late] = found.findings.violations
+    assert (late.position, late.other_position) == (shown, overtaker)
+    [row] = found.violations.collect()
+    assert (row["position"], row["other_position"]) != (None, None)
+    assert row["kind"] == "reordered"
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("length(k)", ["1"]),
+        ("unhex('ff' || hex(k))", ["FF61", "FF62"]),
+        ("cast(unhex('ff' || hex(k)) AS string)", ["FF61", "FF62"]),
+        ("encode(k || 'ü', 'utf-8')", ["aü", "bü"]),
+        ("k = 'a'", ["false", "true"]),
+    ],
+)
+def test_whatever_names_an_entity_is_a_key(spark: SparkSession, key: str, names: list[str]) -> None:
+    log = table(spark, [(0, "a", 1), (1, "b", 2), (2, "a", 3)])
+    found = audit(log, key=key, sequence="seq", position="pos", allow=["gap"])
+    assert sorted(one.key for one in found.findings.hot_keys) == names
+    assert sorted(row["key"] for row in found.keys.collect()) == names
+
+
 def test_an_order_of_arrival_is_not_guessed(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text('{"k": "a", "seq": 1}\n')
     with pytest.raises(InvalidArgument, match="position: name the column, or columns, that say in which order"):
@@ -391,6 +377,7 @@ def test_an_order_of_arrival_is_not_guessed(spark: SparkSession, tmp_path: Path)
         ({"sequence": "k ||"}, "sequence: 'k ||' is neither"),
         ({"sequence": "seq / 2"}, "sequence: whole numbers, or texts of them, but 'seq / 2' is double"),
         ({"key": "array(k)"}, "key: 'array\\(k\\)' is array<string>; make a text of it"),
+        ({"position": "array(pos)"}, "position: 'array\\(pos\\)' is array<bigint>; name what is in it, each by itself"),
         ({"arrival_time": "pos"}, "arrival_time: 'pos' is a number, and its unit is unknown"),
         ({"start": "began"}, "start and end: give both, or neither"),
         ({"top": 0}, "top: a whole number of at least 1"),

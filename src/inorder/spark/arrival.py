@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 
 from inorder.errors import InvalidArgument
 
 TOPIC_COLUMNS = {"position", "ordering_key", "publish_time"}  # a table with these is a topic of ours
+_NESTED = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
 FILE_POSITION = ("_metadata.file_path", "_metadata.row_index")
 
 
@@ -102,7 +103,7 @@ def _of_files(log: DataFrame) -> tuple[str, ...]:
 
 
 def rows(log: DataFrame, names: Named) -> DataFrame:
-    """The log under the names that the audit uses; times in microseconds.
+    """The log under the names that the audit uses; times in microseconds, keys as texts.
 
     What cannot be placed, for lack of a number, a time or a position, has no `value`. What has no key, or an empty
     one, has no `key`.
@@ -110,7 +111,7 @@ def rows(log: DataFrame, names: Named) -> DataFrame:
     found = {"key": _key(log, names.key)}
     positions = {}
     for column, name in zip(names.position_columns, names.position, strict=True):
-        positions[column] = _column(log, "position", name)
+        positions[column] = _position(log, name)
     placed = F.lit(True)
     for position in positions.values():
         placed = placed & position.isNotNull()
@@ -118,7 +119,7 @@ def rows(log: DataFrame, names: Named) -> DataFrame:
     value = event_us if names.sequence is None else _sequence(log, names.sequence)
     assert value is not None
     found |= {"value": F.when(placed, value), **positions}
-    if event_us is not None:
+    if event_us is not None and names.by == "sequence":
         found["event_us"] = F.when(placed & value.isNotNull(), event_us)
     if names.arrival_time is not None:
         arrival_us = _time_us(log, "arrival_time", names.arrival_time)
@@ -128,6 +129,29 @@ def rows(log: DataFrame, names: Named) -> DataFrame:
     if names.partition is not None:
         found["partition"] = _column(log, "partition", names.partition).cast("string")
     return log.select(*(column.alias(name) for name, column in found.items()))
+
+
+def by_key(rows: DataFrame, names: Named) -> DataFrame:
+    """Rows of one key in one partition and one after the other, as they arrived. What has no key is anywhere."""
+    anywhere = F.when(F.col("key").isNull(), F.xxhash64(*names.position_columns))
+    together = [F.col("key"), anywhere]
+    if names.start is not None:
+        rows = _with_overlaps(rows, together, names)
+    return rows.repartition(*together).sortWithinPartitions("key", *names.position_columns)
+
+
+def _with_overlaps(rows: DataFrame, together: Sequence[Column], names: Named) -> DataFrame:
+    """With each run that began before an earlier one had ended: for how long both went on. Others have null.
+
+    A run that cannot be measured ends where it begins, as nobody knows more.
+    """
+    is_measured = F.coalesce(F.col("end_us") >= F.col("start_us"), F.lit(False))
+    until_us = F.when(is_measured, F.col("end_us")).otherwise(F.col("start_us"))
+    before = Window.partitionBy(*together).orderBy("start_us", *names.position_columns)
+    busy_until_us = F.max(until_us).over(before.rowsBetween(Window.unboundedPreceding, -1))
+    overlap_us = F.when(F.col("start_us") < busy_until_us, F.least(busy_until_us, until_us) - F.col("start_us"))
+    added = {"overlap_us": overlap_us, "is_unmeasured": ~is_measured}
+    return rows.withColumns(added).drop("start_us", "end_us")
 
 
 def _column(log: DataFrame, role: str, name: str) -> Column:
@@ -151,10 +175,19 @@ def _type(log: DataFrame, column: Column) -> T.DataType:
 def _key(log: DataFrame, name: str) -> Column:
     column = _column(log, "key", name)
     kind = _type(log, column)
-    if isinstance(kind, T.StringType):
-        return F.nullif(column, F.lit(""))
-    if isinstance(kind, T.ArrayType | T.MapType | T.StructType | T.VariantType):
+    if isinstance(kind, _NESTED):
         raise InvalidArgument(f"key: {name!r} is {kind.simpleString()}; make a text of it, as in to_json({name})")
+    text = column.cast("string")
+    if isinstance(kind, T.BinaryType | T.StringType):  # either may hold bytes that are no text
+        text = F.coalesce(F.try_validate_utf8(text), F.hex(column))
+    return F.nullif(text, F.lit(""))
+
+
+def _position(log: DataFrame, name: str) -> Column:
+    column = _column(log, "position", name)
+    kind = _type(log, column)
+    if isinstance(kind, _NESTED):
+        raise InvalidArgument(f"position: {name!r} is {kind.simpleString()}; name what is in it, each by itself")
     return column
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from functools import reduce
+from operator import or_
+from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
+from pyspark.sql import types as T  # noqa: N812
 
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.options import SLOTS, check_whole
-from inorder.spark.arrival import Named, named, rows
+from inorder.spark.arrival import Named, by_key, named, rows
+from inorder.spark.examining import TOTALS, Examination
 from inorder.spark.findings import (
     KINDS,
     PLACES,
@@ -24,17 +28,12 @@ from inorder.spark.findings import (
     PartitionLoad,
     Violation,
 )
-from inorder.spark.judging import judged
 from inorder.spark.page import page
-from inorder.spark.tallying import by_key, even_partition, tallies
-from inorder.spark.violations import violations
+from inorder.spark.tallying import COLUMNS, COUNTS
+from inorder.spark.totals import Key, Totals, merged
+from inorder.spark.violations import OTHER
 
 ALLOWABLE = tuple(kind for kind in KINDS if kind != "reordered")
-FEW_KEYS = 1_000  # to be searched for by name
-Totals: TypeAlias = dict[str, Any]
-
-_SHOWN_KEYS = ("hot_keys", "worst_keys")
-_KEY_FIELDS = ("key", "events", "reordered", "gaps", "duplicates", "overlapping", "unplaced", "buffer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +43,20 @@ class Audit:
     findings: Findings
     _events: DataFrame
     _names: Named
-    _allowed: tuple[Kind, ...]
+    _examination: Examination
 
     @property
     def keys(self) -> DataFrame:
         """A row for each key, with its counts, its buffer and its longest wait."""
-        return by_key(tallies(judged(self._events, self._names), self._names, self._allowed))
+        return by_key(self._events, self._names).mapInArrow(self._examination.keys, COLUMNS)
 
     @property
     def violations(self) -> DataFrame:
         """A row for each violation; the fields are those of `Violation`."""
-        return violations(judged(self._events, self._names), self._names, self._allowed)
+        found = by_key(self._events, self._names)
+        told = found.mapInArrow(self._examination.violations, _violation_schema(found, self._names))
+        position, other = (_position(self._names, prefix) for prefix in ("", OTHER))
+        return told.select("kind", "key", position, "value", "until", other, "places", "time_us")
 
     @property
     def in_order(self) -> bool:
@@ -131,7 +133,8 @@ def audit(
     `Resequencer(capacity=buffer, gap_timeout_seconds=timeout, when_full="gap")`, started at the lowest number of each
     key, then releases all events of the log in order, and gives up no number but those that never come.
 
-    Runs on Spark's windows; only counts, and up to `top` keys and violations, come to the driver.
+    Rows are sorted by key and position once, and each task goes over its rows once, a piece at a time; only counts,
+    and up to `top` keys and violations, come to the driver.
     """
     _check(partitions, allow, top)
     names = named(
@@ -146,68 +149,49 @@ def audit(
         partition=partition,
     )
     events = rows(log, names)
-    allowed = tuple(allow)
-    return Audit(_counted(source, events, names, allowed, top, partitions), events, names, allowed)
+    told = Examination(names.position_columns, names.by == "time", tuple(allow), top, partitions)
+    totals, first = _found(events, names, told)
+    return Audit(_findings(source, names, told, totals, first), events, names, told)
 
 
-def _counted(
-    source: str, events: DataFrame, names: Named, allow: tuple[Kind, ...], top: int, partitions: int
-) -> Findings:
-    """All that is counted, from tallies that are few and kept: so the windows run once over all events.
-
-    Most keys have no duplicates, and take a sort less. A few are looked at again: those that have any, if it matters,
-    and those with the first violations.
-    """
-    kept = tallies(judged(events, names, duplicates=False), names, allow).persist()
-    try:
-        totals = _totals(by_key(kept), allow, top)
-        _refuse_ties(totals["tied"] or 0, names)
-        first: tuple[Violation, ...] = ()
-        if totals["duplicates"] or totals["first_keys"]:
-            again = judged(_worth_a_second_look(events, kept, totals), names).persist()
-            try:
-                if totals["duplicates"]:
-                    totals |= _sure_buffers(by_key(tallies(again, names, allow)), totals)
-                first = _first_violations(again, names, allow, totals["first_keys"] or (), top)
-            finally:
-                again.unpersist()
-        bars = kept.groupBy("places_bar", "time_bar").agg(F.sum("reordered").alias("count")).collect()
-        loads = _loads(kept, names, partitions)
-    finally:
-        kept.unpersist()
-    unkeyed = events.where(F.col("key").isNull()).count()
-    return _findings(source, names, allow, totals, bars, loads, unkeyed, first)
+def _found(events: DataFrame, names: Named, told: Examination) -> tuple[Totals, list[Row]]:
+    """The totals, and the first violations."""
+    arranged = by_key(events, names)
+    schema = _violation_schema(arranged, names).add(TOTALS, T.StringType())
+    found = arranged.mapInArrow(told.totals, schema).collect()
+    totals = merged((Totals.from_json(row[TOTALS]) for row in found if row[TOTALS] is not None), told.top)
+    _refuse_ties(totals.sums["tied"], names)
+    first = sorted((row for row in found if row[TOTALS] is None), key=lambda row: _place_of(row, names))
+    return totals, first[: told.top]
 
 
-def _worth_a_second_look(events: DataFrame, kept: DataFrame, totals: Totals) -> DataFrame:
-    """The events of keys with the first violations, and of those whose buffer is not sure, and is shown or may be the
-    largest."""
-    name = F.col("key").cast("string")
-    if not totals["duplicates"]:
-        return events.where(name.isin(*totals["first_keys"]))
-    matters = (F.col("buffer") > totals["sure_buffer"]) | name.isin(*_shown_keys(totals))
-    wanted = ((F.col("duplicates") > 0) & matters) | name.isin(*totals["first_keys"] or ())
-    keys = by_key(kept).where(wanted).select(F.col("key").alias("name"))
-    few = [row["name"] for row in keys.limit(FEW_KEYS + 1).collect()]
-    if len(few) <= FEW_KEYS:
-        return events.where(name.isin(*few))  # for which files of Parquet are searched
-    return events.join(keys, name == F.col("name"), "left_semi")
+def _violation_schema(arranged: DataFrame, names: Named) -> T.StructType:
+    """As `violations.schema` has it."""
+    schema = T.StructType()
+    for name in ("kind", "key"):
+        schema.add(name, T.StringType())
+    for name in ("value", "until", "places", "time_us"):
+        schema.add(name, T.LongType())
+    for prefix in ("", OTHER):
+        for name in names.position_columns:
+            schema.add(prefix + name, arranged.schema[name].dataType)
+    return schema
 
 
-def _sure_buffers(again: DataFrame, totals: Totals) -> Totals:
-    """What is known of buffers after a second look."""
-    shown = F.when(F.col("key").isin(*_shown_keys(totals)), F.struct("key", "buffer"))
-    [found] = again.agg(F.max("buffer").alias("buffer"), F.collect_list(shown).alias("shown")).collect()
-    buffers = {row["key"]: row["buffer"] for row in found["shown"]}
-    sure: Totals = {
-        name: [{**row.asDict(), "buffer": buffers.get(row["key"], row["buffer"])} for row in totals[name] or ()]
-        for name in _SHOWN_KEYS
-    }
-    return sure | {"buffer": max(totals["sure_buffer"], found["buffer"] or 0)}
+def _position(names: Named, prefix: str) -> Column:
+    """One value that sorts as the order of arrival does; null if there is none."""
+    columns = [F.col(prefix + name).alias(name) for name in names.position_columns]
+    whole = columns[0]
+    if len(columns) > 1:
+        is_known = reduce(or_, (column.isNotNull() for column in columns))
+        whole = F.when(is_known, F.struct(*columns))
+    return whole.alias(f"{prefix}position")
 
 
-def _shown_keys(totals: Totals) -> set[str]:
-    return {row["key"] for name in _SHOWN_KEYS for row in totals[name] or ()}
+def _place_of(row: Row, names: Named) -> Any:
+    """Sorts as the rows do; what is not known goes first."""
+    values = (row[name] for name in (*names.position_columns, "key", "kind", "value"))
+    return [(value is not None, value) for value in values]
 
 
 def _check(partitions: int, allow: Collection[Kind], top: int) -> None:
@@ -220,34 +204,6 @@ def _check(partitions: int, allow: Collection[Kind], top: int) -> None:
             raise InvalidArgument(f"allow: some of {', '.join(ALLOWABLE)}, not {kind!r}")
 
 
-def _totals(keys: DataFrame, allowed: Collection[Kind], top: int) -> Totals:
-    """One row: sums, maxima, and the few keys that are worth a look."""
-    columns = dict(zip(KINDS, ("reordered", "gaps", "duplicates", "overlapping", "unplaced"), strict=True))
-    broken = sum((F.col(name) for kind, name in columns.items() if kind not in allowed), F.lit(0))
-    shown = F.struct(*_KEY_FIELDS)
-    summed = ("events", "numbers", "reordered", "gaps", "duplicates", "overlapping", "unplaced", "unmeasured")
-    [totals] = keys.agg(
-        F.count("*").alias("keys"),
-        F.count_if(broken > 0).alias("broken_keys"),
-        *(F.sum(name).alias(name) for name in (*summed, "tied", "timed", "placed")),
-        F.sum(F.col("missing").cast("decimal(38,0)")).alias("missing"),
-        *(F.max(name).alias(name) for name in ("buffer", "farthest", "wait_us", "delay_us")),
-        F.max(_sure_buffer()).alias("sure_buffer"),
-        F.count_if("is_split").alias("split_keys"),
-        F.min_by(shown, F.struct(-F.col("events"), F.col("key")), top).alias("hot_keys"),
-        F.min_by(shown, F.when(broken > 0, F.struct(-broken, F.col("key"))), top).alias("worst_keys"),
-        F.min_by("key", F.when(F.col("first_position").isNotNull(), F.struct("first_position", "key")), top).alias(
-            "first_keys"
-        ),
-    ).collect()
-    return totals.asDict()
-
-
-def _sure_buffer() -> Column:
-    """What the buffer of a key is at least: of its two ranks, each is too large by all duplicates at most."""
-    return F.col("buffer") - 2 * F.col("duplicates")
-
-
 def _refuse_ties(tied: int, names: Named) -> None:
     if tied:
         raise FailedPrecondition(
@@ -256,87 +212,38 @@ def _refuse_ties(tied: int, names: Named) -> None:
         )
 
 
-def _loads(kept: DataFrame, names: Named, partitions: int) -> dict[str, int]:
-    if names.partition is not None:
-        found = kept.groupBy("partition").agg(F.sum("events").alias("events")).orderBy(F.desc("events"), "partition")
-        return {str(row["partition"]): row["events"] for row in found.limit(SLOTS).collect()}
-    found = kept.groupBy(even_partition(partitions).alias("partition")).agg(F.sum("events").alias("events"))
-    loads = {row["partition"]: row["events"] for row in found.collect()}
-    return {str(number): loads.get(number, 0) for number in range(partitions)}
-
-
-def _first_violations(
-    judged_events: DataFrame, names: Named, allowed: Collection[Kind], keys: Sequence[str], top: int
-) -> tuple[Violation, ...]:
-    """The first violations belong to the keys whose first violations come first, and to no others."""
-    if not keys:
-        return ()
-    of_keys = judged_events.where(F.col("key").cast("string").isin(*keys))
-    found = violations(of_keys, names, allowed).orderBy("position", "key", "kind", "value").limit(top).collect()
-    return tuple(
-        Violation(
-            cast(Kind, row["kind"]),
-            row["key"],
-            _shown(row["position"]) or "unknown",
-            row["value"],
-            row["until"],
-            _shown(row["other_position"]),
-            row["places"],
-            row["time_us"],
-        )
-        for row in found
-    )
-
-
-def _shown(position: Any) -> str | None:
-    if isinstance(position, Row):
-        return ", ".join(str(part) for part in position)
-    return None if position is None else str(position)
-
-
-def _findings(
-    source: str,
-    names: Named,
-    allowed: tuple[Kind, ...],
-    totals: Totals,
-    bars: Sequence[Row],
-    loads: dict[str, int],
-    unkeyed: int,
-    first: tuple[Violation, ...],
-) -> Findings:
-    keyed = totals["events"] or 0
-    has_clock = names.arrival_time is not None
-    longest_wait_us = (totals["wait_us"] or 0) if has_clock else None
-    timeout_us = None if longest_wait_us is None else longest_wait_us + 1 if totals["reordered"] else 0
-    has_runs = names.start is not None
+def _findings(source: str, names: Named, told: Examination, totals: Totals, first: Sequence[Row]) -> Findings:
+    sums, maxima = totals.sums, totals.maxima
+    has_runs, has_clock, has_times = names.start is not None, names.arrival_time is not None, names.time is not None
+    timeout_us = maxima["wait_us"] + 1 if sums["reordered"] else 0
     return Findings(
         source=source,
         columns=_columns(names),
-        allowed=allowed,
-        events=keyed + unkeyed,
-        unkeyed=unkeyed,
-        unplaced=totals["unplaced"] or 0,
-        keys=totals["keys"],
-        broken_keys=totals["broken_keys"],
-        reordered=totals["reordered"] or 0,
-        gaps=totals["gaps"] or 0,
-        missing=int(totals["missing"] or 0),
-        duplicates=totals["duplicates"] or 0,
-        overlapping=(totals["overlapping"] or 0) if has_runs else None,
-        unmeasured_runs=(totals["unmeasured"] or 0) if has_runs else None,
-        untimed=(totals["placed"] or 0) - (totals["timed"] or 0) if has_clock else None,
-        farthest=totals["farthest"] or 0,
-        longest_wait_us=longest_wait_us,
-        buffer=totals["buffer"] or 0,
-        timeout_us=timeout_us,
-        watermark_us=None if names.time is None else totals["delay_us"] or 0,
-        lateness=_bars(bars, "places_bar", PLACES),
-        waits=None if names.arrival_time is None and names.time is None else _bars(bars, "time_bar", TIMES_US),
-        hot_keys=_of_keys(totals["hot_keys"], keyed),
-        worst_keys=_of_keys(totals["worst_keys"], keyed),
-        partitions=tuple(PartitionLoad(name, load, load / (keyed or 1)) for name, load in loads.items()),
-        split_keys=None if names.partition is None else totals["split_keys"],
-        violations=first,
+        allowed=told.allowed,
+        events=sums["events"] + sums["unkeyed"],
+        unkeyed=sums["unkeyed"],
+        unplaced=sums["unplaced"],
+        keys=sums["keys"],
+        broken_keys=sums["broken_keys"],
+        reordered=sums["reordered"],
+        gaps=sums["gaps"],
+        missing=sums["missing"],
+        duplicates=sums["duplicates"],
+        overlapping=sums["overlapping"] if has_runs else None,
+        unmeasured_runs=sums["unmeasured"] if has_runs else None,
+        untimed=sums["untimed"] if has_clock else None,
+        farthest=maxima["farthest"],
+        longest_wait_us=maxima["wait_us"] if has_clock else None,
+        buffer=maxima["buffer"],
+        timeout_us=timeout_us if has_clock else None,
+        watermark_us=maxima["delay_us"] if has_times else None,
+        lateness=_bars(totals.lateness, PLACES),
+        waits=_bars(totals.waits, TIMES_US) if has_clock or has_times else None,
+        hot_keys=_keys(totals.hot_keys, sums["events"]),
+        worst_keys=_keys(totals.worst_keys, sums["events"]),
+        partitions=_loads(totals, names, told.partitions),
+        split_keys=None if names.partition is None else sums["split_keys"],
+        violations=tuple(_violation(row, names) for row in first),
     )
 
 
@@ -352,18 +259,46 @@ def _columns(names: Named) -> Columns:
     )
 
 
-def _bars(found: Sequence[Row], name: str, starts: Sequence[int]) -> tuple[Bar, ...]:
+def _bars(counts: Sequence[int], starts: Sequence[int]) -> tuple[Bar, ...]:
     """All bars up to the last that is not empty."""
-    counts = [0] * len(starts)
-    for row in found:
-        if row[name] is not None:
-            counts[row[name]] += row["count"]
     used = max((index + 1 for index, count in enumerate(counts) if count), default=0)
     return tuple(Bar(starts[index], counts[index]) for index in range(used))
 
 
-def _of_keys(found: Sequence[Row] | None, keyed: int) -> tuple[KeyFindings, ...]:
+def _keys(found: Sequence[Key], events: int) -> tuple[KeyFindings, ...]:
     return tuple(
-        KeyFindings(row["key"], row["events"], row["events"] / keyed, *(row[name] for name in _KEY_FIELDS[2:]))
-        for row in found or ()
+        KeyFindings(
+            key=key["key"],
+            events=key["events"],
+            share=key["events"] / events,
+            buffer=key["buffer"],
+            **{name: key[name] for name in COUNTS.values()},
+        )
+        for key in found
     )
+
+
+def _loads(totals: Totals, names: Named, partitions: int) -> tuple[PartitionLoad, ...]:
+    """Those of the log from the highest down, as far as they are as many as we could have; or ours, by number."""
+    loads = [(str(number), totals.loads[str(number)]) for number in range(partitions)]
+    if names.partition is not None:
+        loads = sorted(totals.loads.items(), key=lambda load: (-load[1], load[0]))[:SLOTS]
+    return tuple(PartitionLoad(name, load, load / (totals.sums["events"] or 1)) for name, load in loads)
+
+
+def _violation(row: Row, names: Named) -> Violation:
+    here, there = ([row[prefix + name] for name in names.position_columns] for prefix in ("", OTHER))
+    return Violation(
+        cast(Kind, row["kind"]),
+        row["key"],
+        _shown(here) or "unknown",
+        row["value"],
+        row["until"],
+        _shown(there),
+        row["places"],
+        row["time_us"],
+    )
+
+
+def _shown(position: Sequence[Any]) -> str | None:
+    return None if all(part is None for part in position) else ", ".join(map(str, position))

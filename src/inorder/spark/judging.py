@@ -1,125 +1,158 @@
-"""What is wrong with each event of a log, by Spark's own windows: one shuffle by key, and a sort for each question.
+"""What is wrong with the events of a log: a kernel over rows that come key by key, each key's as they arrived.
 
-The words are explained at `inorder.spark.audit`. Nothing here runs anything.
+The words are explained at `inorder.spark.audit`. Rows come in pieces. What is known of a key that was cut goes before
+the rest of it, so a piece is judged as if it held the whole key. However large a key is, only a piece of it is held,
+and a range of numbers between any two of its gaps.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
-from pyspark.sql.window import WindowSpec
+from dataclasses import dataclass
 
-from inorder.spark.arrival import Named
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-_ALL_BEFORE = Window.unboundedPreceding
-
-
-def judged(rows: DataFrame, names: Named, *, duplicates: bool = True) -> DataFrame:
-    """The rows that have a key, each with what is to be said of it.
-
-    Without `duplicates`, a sort is saved, and the ranks are wrong in keys that have duplicates all the same.
-    """
-    keyed = rows.where(F.col("key").isNotNull())
-    if names.start is not None:
-        keyed = _with_runs(keyed, names)
-    keyed = _with_arrival(keyed, names)
-    keyed = _with_overtaker(keyed, names)
-    keyed = keyed.withColumn("is_first", F.col("value").isNotNull() & _differs(names))
-    keyed = _with_ranks(keyed, names) if duplicates and names.by == "sequence" else _with_row_numbers(keyed, names)
-    late = F.col("is_first") & _surely(F.col("overtaker") < F.col("arrived"))
-    missing = F.when(F.col("is_first"), F.col("higher") - F.col("value") - 1)
-    return keyed.select(
-        "*",
-        late.alias("is_late"),
-        (F.col("value").isNotNull() & ~F.col("is_first")).alias("is_duplicate"),
-        (missing if names.by == "sequence" else F.lit(0)).alias("missing"),
-    )
+from inorder.spark.findings import Kind
+from inorder.spark.hashing import Numbers
+from inorder.spark.lines import as_numbers, one_chunk
+from inorder.spark.lineup import NONE, Lineup, Past, ranges
+from inorder.spark.sorting import Flags
 
 
-def position_of(names: Named) -> Column:
-    """One value that sorts as the order of arrival does."""
-    columns = names.position_columns
-    return F.col(columns[0]) if len(columns) == 1 else F.struct(*columns)
+@dataclass(frozen=True, slots=True)
+class Spotted:
+    """All that is to be said of one kind, as parallel arrays."""
+
+    kind: Kind
+    code: Numbers  # which key
+    where: pa.Table  # positions
+    at: Numbers  # which of these
+    value: pa.Array | None = None
+    until: Numbers | None = None
+    other: Numbers | None = None  # which of the positions
+    places: Numbers | None = None
+    time_us: Numbers | None = None
 
 
-def _surely(condition: Column) -> Column:
-    """False where it is not known."""
-    return F.coalesce(condition, F.lit(False))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A piece of the log. A key that was cut before is its first, whether or not there is more of it."""
+
+    is_end: bool  # else there may be more of the last key
+    unkeyed: int
+    rows: pa.Table  # those that have a key
+    keys: pa.StringArray
+    code: Numbers  # of each row, the index of its key
+    placed: Numbers  # the same, of each row that has a place
+    parked: Numbers  # of each such row, how many were parked when it came, at least
+    delay_us: Numbers | None  # of each such row, by how much it happened earlier than the latest before it
+    tied: Numbers  # of each row at the position of the one before, the index of its key
+    spotted: tuple[Spotted, ...]
 
 
-def _with_runs(rows: DataFrame, names: Named) -> DataFrame:
-    """A run that cannot be measured ends where it begins, as nobody knows more."""
-    measured = _surely(F.col("end_us") >= F.col("start_us"))
-    until_us = F.when(measured, F.col("end_us")).otherwise(F.col("start_us"))
-    before = _before(Window.partitionBy("key").orderBy("start_us", *names.position_columns))
-    return rows.select(
-        "*", (~measured).alias("is_unmeasured"), F.max(until_us).over(before).alias("busy_until_us")
-    ).withColumn("is_overlapping", _surely(F.col("start_us") < F.col("busy_until_us")))
+class Judge:
+    """Judges the rows of one task, piece by piece."""
+
+    def __init__(self, positions: list[str], *, by_time: bool) -> None:
+        self._positions = positions
+        self._by_time = by_time
+        self._key: pa.StringArray | None = None  # of which there may be more
+        self._past: Past | None = None  # of that key
+
+    def judged(self, given: pa.Table, *, is_end: bool = False) -> Judged:
+        """What is to be said of these rows, and of gaps in keys of which nothing more can come."""
+        has_key = one_chunk(given.column("key")).is_valid()
+        rows = given.filter(has_key)
+        keys, code = _keys(rows, self._key)
+        is_placed = one_chunk(rows.column("value")).is_valid()
+        placed = code[_flags(is_placed)]
+        line, aside = self._lined_up(rows.filter(is_placed), placed)
+        # Of the first key something was judged before, if one was cut, and of the last one there may be more.
+        last = len(keys) - 1
+        cut = {0: line.past(0, aside)} if self._past is not None else {}
+        if last >= 0 and last not in cut:
+            cut[last] = line.past(last)
+        self._key, self._past = (None, None) if is_end or not cut else (keys.slice(last), cut[last])
+        delay_us = line.delay_us() if self._by_time or "event_us" in rows.column_names else None
+        spotted = [*self._of_rows(rows, code, is_placed), _late(line, delay_us, rows.column_names)]
+        if not self._by_time:
+            spotted += [_duplicates(line), _gaps(line, list(cut))]
+            spotted += [_gaps_in(past, one) for one, past in cut.items() if one < last or is_end]
+        return Judged(
+            is_end=is_end,
+            unkeyed=len(given) - len(rows),
+            rows=rows,
+            keys=keys,
+            code=code,
+            placed=placed,
+            parked=line.parked(),
+            delay_us=delay_us,
+            tied=line.code[line.tied()],
+            spotted=tuple(spotted),
+        )
+
+    def _lined_up(self, rows: pa.Table, code: Numbers) -> tuple[Lineup, pa.Table]:
+        """The rows behind what is known of the first key, and what of that does not matter to them."""
+        past = self._past
+        events = ranges(rows, self._positions, 0 if past is None else past.place, by_time=self._by_time)
+        aside = known = events.slice(0, 0)
+        if past is not None:
+            aside, known = past.parted(as_numbers(events.column("low"))[code == 0])
+        return Lineup(known, events, code, by_time=self._by_time), aside
+
+    def _of_rows(self, rows: pa.Table, code: Numbers, is_placed: pa.BooleanArray) -> list[Spotted]:
+        """What each row says by itself."""
+        where = rows.select(self._positions)
+        unplaced = np.flatnonzero(~_flags(is_placed))
+        found = [Spotted("unplaced", code[unplaced], where, unplaced)]
+        if "overlap_us" in rows.column_names:
+            overlap_us = as_numbers(rows.column("overlap_us").fill_null(NONE))
+            at = np.flatnonzero(overlap_us != NONE)
+            value = one_chunk(rows.column("value")).take(pa.array(at))
+            found.append(Spotted("overlapping", code[at], where, at, value, time_us=overlap_us[at]))
+        return found
 
 
-def _with_arrival(rows: DataFrame, names: Named) -> DataFrame:
-    """The place of each event among those of its key, and the clock: the latest time that any had on arrival."""
-    before = _before(Window.partitionBy("key").orderBy(*names.position_columns))
-    placed = F.col("value").isNotNull()
-    added = [
-        (F.count("value").over(before) + placed.cast("bigint")).alias("arrived"),
-        (placed & _surely(F.max(position_of(names)).over(before) == position_of(names))).alias("is_tied"),
-    ]
-    if names.arrival_time is not None:
-        added.append(F.greatest(F.max("arrival_us").over(before), "arrival_us").alias("clock_us"))
-    if names.time is not None:
-        latest_us = F.greatest(F.max("event_us").over(before), "event_us")
-        added.append((latest_us - F.col("event_us")).alias("delay_us"))
-    return rows.select("*", *added)
+def _keys(rows: pa.Table, first: pa.StringArray | None) -> tuple[pa.StringArray, Numbers]:
+    """All keys, and which of them each row has. Rows of one key are together, those of the first before all others."""
+    column = one_chunk(rows.column("key")).cast(pa.string())
+    whole = column if first is None else pa.concat_arrays([first, column])
+    begins = np.ones(len(whole), np.bool_)
+    begins[1:] = _flags(pc.not_equal(whole.slice(1), whole.slice(0, max(0, len(whole) - 1))))
+    code = np.cumsum(begins) - 1
+    return whole.take(pa.array(np.flatnonzero(begins))), code[len(whole) - len(column) :]
 
 
-def _with_overtaker(rows: DataFrame, names: Named) -> DataFrame:
-    above = _before(_downwards(names))
-    added = [
-        F.min("value").over(above).alias("higher"),  # the next one up, as they come from the highest down
-        F.min("arrived").over(above).alias("overtaker"),
-        F.min(position_of(names)).over(above).alias("overtaker_position"),
-    ]
-    if names.arrival_time is not None:
-        added.append((F.col("clock_us") - F.min("clock_us").over(above)).alias("wait_us"))
-    return rows.select("*", *added)
+def _flags(column: pa.BooleanArray) -> Flags:
+    flags: Flags = column.to_numpy(zero_copy_only=False)
+    return flags
 
 
-def _with_ranks(rows: DataFrame, names: Named) -> DataFrame:
-    """How many numbers, each counted once, arrived up to a row, and how many are not below it."""
-    first = F.col("is_first").cast("bigint")
-    ranked = rows.select("*", F.sum(first).over(_up_to_here(_downwards(names))).alias("from_top"))
-    arrival = Window.partitionBy("key").orderBy("arrived")
-    return ranked.select("*", F.sum(first).over(_up_to_here(arrival)).alias("arrived_first"))
+def _late(line: Lineup, delay_us: Numbers | None, columns: list[str]) -> Spotted:
+    """Late by the clock of arrivals if there is one, or else by the times of the events."""
+    late, overtaker = line.late()
+    time_us = None if delay_us is None else delay_us[late - line.first_new]
+    if "arrival_us" in columns:
+        time_us = line.wait_us(late, overtaker)
+    places = line.place[late] - line.place[overtaker]
+    value = pa.array(line.low[late])
+    return Spotted("reordered", line.code[late], line.positions, late, value, None, overtaker, places, time_us)
 
 
-def _with_row_numbers(rows: DataFrame, names: Named) -> DataFrame:
-    """The same where each number comes once."""
-    from_top = F.count(F.lit(1)).over(_before(_downwards(names))) + 1
-    return rows.select("*", from_top.alias("from_top"), F.col("arrived").alias("arrived_first"))
+def _duplicates(line: Lineup) -> Spotted:
+    at = line.duplicates()
+    return Spotted("duplicate", line.code[at], line.positions, at, pa.array(line.low[at]))
 
 
-def _downwards(names: Named) -> WindowSpec:
-    """From the highest number down, so that all before a row are those that belong behind it.
-
-    Of equal numbers the first to arrive is the event, and the others are duplicates. Events of the same time are in
-    order as they arrive.
-    """
-    tie = F.asc("arrived") if names.by == "sequence" else F.desc("arrived")
-    return Window.partitionBy("key").orderBy(F.desc_nulls_last("value"), tie)
+def _gaps(line: Lineup, cut: list[int]) -> Spotted:
+    """Of all keys but those that were cut."""
+    first, last, at = line.gaps()
+    whole = ~np.isin(line.code[at], cut)
+    at = at[whole]
+    return Spotted("gap", line.code[at], line.positions, at, pa.array(first[whole]), last[whole])
 
 
-def _differs(names: Named) -> Column:
-    """Whether no event with the same number came before."""
-    if names.by == "time":
-        return F.lit(True)
-    return F.col("higher").isNull() | (F.col("higher") != F.col("value"))
-
-
-def _before(window: WindowSpec) -> WindowSpec:
-    """All rows before one. Where that is all that is asked of an order, Spark goes over its rows once for all of it."""
-    return window.rowsBetween(_ALL_BEFORE, -1)
-
-
-def _up_to_here(window: WindowSpec) -> WindowSpec:
-    return window.rowsBetween(_ALL_BEFORE, Window.currentRow)
+def _gaps_in(past: Past, code: int) -> Spotted:
+    first, last, at = past.gaps()
+    return Spotted("gap", np.full(len(at), code), past.positions, at, pa.array(first), last)

@@ -29,6 +29,22 @@ def joined(codes: Numbers, numbers: Numbers) -> Numbers:
     return pairs
 
 
+def running_max(codes: Numbers, numbers: Numbers) -> Numbers:
+    """The highest number so far among those of one code. Codes are small, and never fall."""
+    if not len(codes):
+        return numbers
+    low, high = int(numbers.min()), int(numbers.max())
+    if low == high:
+        return numbers
+    width = high - low + 1
+    if (int(codes[-1]) + 1) * width > _MOST:
+        distinct, ranks = np.unique(numbers, return_inverse=True)
+        highest: Numbers = distinct[running_max(codes, ranks)]
+        return highest
+    base = codes * width - low
+    return np.maximum.accumulate(base + numbers) - base
+
+
 def in_order(
     rows: pa.Table, indices: Numbers, codes: Numbers, numbers: Numbers, parked: int, position: str | None
 ) -> tuple[Numbers, Flags]:

@@ -1,106 +1,95 @@
-"""From judged events to counts: by key and by how late they were, so that everything else is counted from these.
-
-Rows are partitioned by key already, so none of this shuffles more than the counts.
-"""
+"""From judged events to counts of each key."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
+import numpy as np
+import pyarrow as pa
 
-from inorder.options import SLOTS
-from inorder.spark.arrival import Named
-from inorder.spark.findings import PLACES, TIMES_US, Kind
-from inorder.spark.judging import position_of
+from inorder.spark.findings import KINDS
+from inorder.spark.hashing import Numbers
+from inorder.spark.judging import Judged
+from inorder.spark.lines import as_numbers, one_chunk
 
+COUNTS: Final = dict(zip(KINDS, ("reordered", "gaps", "duplicates", "overlapping", "unplaced"), strict=True))
+SUMS: Final = ("events", *COUNTS.values(), "missing", "unmeasured", "untimed", "tied")
+MAXIMA: Final = ("buffer", "farthest", "wait_us", "delay_us")
+COLUMNS: Final = ", ".join(["key STRING", *(f"{name} BIGINT" for name in (*SUMS, *MAXIMA)), "is_split BOOLEAN"])
 
-def tallies(judged: DataFrame, names: Named, allowed: Collection[Kind]) -> DataFrame:
-    """A row for each key, bar of lateness and bar of waiting: few for each key, and one if it is in order."""
-    late = F.col("is_late")
-    places = F.col("arrived") - F.col("overtaker")
-    time_us = late_us(names)
-    by = [F.col("key"), F.when(late, _bar(places, PLACES)).alias("places_bar")]
-    by.append((F.lit(None).cast("int") if time_us is None else F.when(late, _bar(time_us, TIMES_US))).alias("time_bar"))
-    if names.partition is not None:
-        by.append(F.col("partition"))
-    unknown = F.lit(None).cast("bigint")
-    has_runs = names.start is not None
-    return judged.groupBy(*by).agg(
-        F.count("*").alias("events"),
-        F.count("value").alias("placed"),
-        F.count_if("is_first").alias("numbers"),
-        F.count_if("is_late").alias("reordered"),
-        F.count_if(F.col("missing") > 0).alias("gaps"),
-        F.sum("missing").alias("missing"),
-        F.count_if("is_duplicate").alias("duplicates"),
-        (F.count_if("is_overlapping") if has_runs else F.lit(0)).alias("overlapping"),
-        (F.count_if("is_unmeasured") if has_runs else F.lit(0)).alias("unmeasured"),
-        F.count_if("is_tied").alias("tied"),
-        (F.count("arrival_us") if names.arrival_time else unknown).alias("timed"),
-        F.max(F.when(F.col("is_first"), F.col("arrived_first") + F.col("from_top"))).alias("behind"),
-        F.max(F.when(late, places)).alias("farthest"),
-        (F.max(F.when(late, F.col("wait_us"))) if names.arrival_time else unknown).alias("wait_us"),
-        (F.max("delay_us") if names.time else unknown).alias("delay_us"),
-        F.min(_violated_at(names, allowed)).alias("first_position"),
-    )
+_LOWEST = -(2**62)
 
 
-def late_us(names: Named) -> Column | None:
-    """By how much a late event was late: by the clock of its arrival, or else by its own."""
-    if names.arrival_time is not None:
-        return F.col("wait_us")
-    return F.col("delay_us") if names.time is not None else None
+class KeyTally:
+    """Counts by key, piece by piece."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}  # the counts of a key of which there may be more
+        self._partitions: dict[str | None, int] = {}
+
+    def add(self, judged: Judged) -> pa.Table:
+        """A row for each key of which there can be no more."""
+        sums, maxima = _sums(judged), _maxima(judged) | self._ends(judged)
+        for name, count in self._open.items():
+            if name in sums:
+                sums[name][0] += count
+            else:
+                maxima[name][0] = max(maxima[name][0], count)
+        is_open = not judged.is_end and len(judged.keys) > 0
+        self._open = {name: int(counts[-1]) for name, counts in (sums | maxima).items()} if is_open else {}
+        whole = len(judged.keys) - is_open
+        columns = {name: pa.array(sums[name][:whole]) for name in SUMS}
+        columns |= {name: pa.array(maxima[name][:whole], mask=maxima[name][:whole] < 0) for name in MAXIMA}
+        is_split = maxima["partition"] + maxima["partition_down"] > 0
+        return pa.table({"key": judged.keys.slice(0, whole), **columns, "is_split": is_split[:whole]})
+
+    def _ends(self, judged: Judged) -> dict[str, Numbers]:
+        """The highest partition of each key, and the lowest with its sign turned, so that a maximum tells both."""
+        if "partition" not in judged.rows.column_names:
+            return {name: np.full(len(judged.keys), _LOWEST) for name in ("partition", "partition_down")}
+        encoded = one_chunk(judged.rows.column("partition")).dictionary_encode()
+        known = [self._partitions.setdefault(name, len(self._partitions)) for name in encoded.dictionary.to_pylist()]
+        named = encoded.indices.is_valid().to_numpy(zero_copy_only=False)
+        code, number = judged.code[named], np.array(known, np.int64)[as_numbers(encoded.indices.drop_null())]
+        count = len(judged.keys)
+        return {"partition": _most(code, number, count), "partition_down": _most(code, -number, count)}
 
 
-def by_key(tallies: DataFrame) -> DataFrame:
-    """A row for each key."""
-    sums = ("events", "placed", "numbers", "reordered", "gaps", "missing", "duplicates", "overlapping", "unmeasured")
-    summed = tallies.groupBy("key").agg(
-        *(F.sum(name).alias(name) for name in (*sums, "tied", "timed")),
-        *(F.max(name).alias(name) for name in ("behind", "farthest", "wait_us", "delay_us")),
-        F.min("first_position").alias("first_position"),
-        (F.lit(False) if "partition" not in tallies.columns else F.min("partition") != F.max("partition")).alias(
-            "is_split"
-        ),
-    )
-    # How many numbers came before one, less how many belong before it. The greatest such difference is found at a
-    # number that everything parked was waiting for, so it is what was parked at most.
-    buffer = F.coalesce(F.col("behind") - F.col("numbers") - 1, F.lit(0))
-    unplaced = F.col("events") - F.col("placed")
-    return summed.withColumns({"key": F.col("key").cast("string"), "buffer": buffer, "unplaced": unplaced})
+def _sums(judged: Judged) -> dict[str, Numbers]:
+    rows, count = judged.rows, len(judged.keys)
+
+    def counted(codes: Numbers) -> Numbers:
+        return np.bincount(codes, minlength=count)
+
+    sums = {"events": counted(judged.code), "tied": counted(judged.tied)}
+    sums |= {name: np.zeros(count, np.int64) for name in SUMS if name not in sums}
+    for spotted in judged.spotted:
+        sums[COUNTS[spotted.kind]] += counted(spotted.code)
+        if spotted.until is not None:
+            np.add.at(sums["missing"], spotted.code, spotted.until - as_numbers(spotted.value) + 1)
+    if "is_unmeasured" in rows.column_names:
+        unmeasured = one_chunk(rows.column("is_unmeasured")).to_numpy(zero_copy_only=False)
+        sums["unmeasured"] = counted(judged.code[unmeasured])
+    if "arrival_us" in rows.column_names:
+        timed = one_chunk(rows.column("arrival_us")).is_valid().to_numpy(zero_copy_only=False)
+        sums["untimed"] = counted(judged.placed) - counted(judged.code[timed])
+    return sums
 
 
-def slot() -> Column:
-    """As `inorder.patterns.slot_of` has it."""
-    return F.expr("shiftright(pmod(crc32(cast(key as string)) * -1640531535L, 4294967296L), 20)")
+def _maxima(judged: Judged) -> dict[str, Numbers]:
+    count = len(judged.keys)
+    late = next(spotted for spotted in judged.spotted if spotted.kind == "reordered")
+    return {
+        "buffer": np.maximum(0, _most(judged.placed, judged.parked, count)),
+        "farthest": _most(late.code, late.places, count),
+        "wait_us": _most(late.code, late.time_us if "arrival_us" in judged.rows.column_names else None, count),
+        "delay_us": _most(judged.placed, judged.delay_us, count),
+    }
 
 
-def even_partition(count: int) -> Column:
-    """As in `SlotTable.even`."""
-    return F.floor(slot() * count / SLOTS)
-
-
-def _bar(column: Column, starts: Sequence[int]) -> Column:
-    """The index of the bar: of those that begin at or below it, the last."""
-    bar = F.when(column < starts[1], 0)
-    for index in range(1, len(starts) - 1):
-        bar = bar.when(column < starts[index + 1], index)
-    return bar.otherwise(F.when(column.isNotNull(), len(starts) - 1))
-
-
-def _violated_at(names: Named, allowed: Collection[Kind]) -> Column:
-    """Where a row violates the order, or shows a gap; null if it does neither."""
-    here = [name for kind, name in (("reordered", "is_late"), ("duplicate", "is_duplicate")) if kind not in allowed]
-    if names.start is not None and "overlapping" not in allowed:
-        here.append("is_overlapping")
-    violated = F.lit(False)
-    for name in here:
-        violated = violated | F.col(name)
-    if "unplaced" not in allowed:
-        violated = violated | F.col("value").isNull()
-    own = F.when(violated, position_of(names))
-    if names.by == "time" or "gap" in allowed:
-        return own
-    return F.least(own, F.when(F.col("missing") > 0, F.col("overtaker_position")))
+def _most(codes: Numbers, numbers: Numbers | None, count: int) -> Numbers:
+    """Of each code its highest number."""
+    most = np.full(count, _LOWEST)
+    if numbers is not None:
+        np.maximum.at(most, codes, numbers)
+    return most

@@ -4,68 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from inorder.spark.arrival import Named
 from inorder.spark.findings import Kind
-from inorder.spark.judging import position_of
-from inorder.spark.tallying import late_us
+from inorder.spark.hashing import Numbers
+from inorder.spark.judging import Judged, Spotted
+from inorder.spark.lineup import NONE
+
+OTHER = "other_"  # and the name of a column of positions
+
+_SAID = ("value", "until", "places", "time_us")
 
 
-def violations(judged: DataFrame, names: Named, allowed: Collection[Kind]) -> DataFrame:
-    """One row each: kind, key, position, value, until, other_position, places, time_us; see `Violation`."""
-    here = position_of(names)
-    time_us = late_us(names)
-    found = {
-        "reordered": F.when(
-            F.col("is_late"),
-            _row(
-                "reordered",
-                here,
-                F.col("value"),
-                other=F.col("overtaker_position"),
-                places=F.col("arrived") - F.col("overtaker"),
-                time_us=time_us,
-            ),
-        ),
-        "duplicate": F.when(F.col("is_duplicate"), _row("duplicate", here, F.col("value"))),
-        "unplaced": F.when(F.col("value").isNull(), _row("unplaced", here, F.col("value"))),
-    }
-    if names.by == "sequence":
-        found["gap"] = F.when(
-            F.col("missing") > 0,
-            _row("gap", F.col("overtaker_position"), F.col("value") + 1, until=F.col("higher") - 1),
-        )
-    if names.start is not None:
-        overlap_us = F.least(F.col("busy_until_us"), F.col("end_us")) - F.col("start_us")
-        found["overlapping"] = F.when(
-            F.col("is_overlapping"), _row("overlapping", here, F.col("value"), time_us=overlap_us)
-        )
-    rows = F.array_compact(F.array(*(row for kind, row in found.items() if kind not in allowed)))
-    flat = judged.select(F.col("key").cast("string").alias("key"), F.explode(rows).alias("it"))
-    return flat.select(
-        "it.kind", "key", "it.position", "it.value", "it.until", "it.other_position", "it.places", "it.time_us"
-    )
+def schema(positions: pa.Schema) -> pa.Schema:
+    """Of a table of violations; see `Violation`. Each is at a position, which may be several columns."""
+    others = [pa.field(OTHER + field.name, field.type) for field in positions]
+    texts, numbers = [(name, pa.string()) for name in ("kind", "key")], [(name, pa.int64()) for name in _SAID]
+    return pa.schema([*texts, *numbers, *positions, *others])
 
 
-def _row(
-    kind: Kind,
-    position: Column,
-    value: Column,
-    *,
-    until: Column | None = None,
-    other: Column | None = None,
-    places: Column | None = None,
-    time_us: Column | None = None,
-) -> Column:
-    unknown = F.lit(None).cast("bigint")
-    return F.struct(
-        F.lit(kind).alias("kind"),
-        position.alias("position"),
-        value.alias("value"),
-        (unknown if until is None else until).alias("until"),
-        (F.when(F.lit(False), position) if other is None else other).alias("other_position"),
-        (unknown if places is None else places).alias("places"),
-        (unknown if time_us is None else time_us).alias("time_us"),
-    )
+def violations(judged: Judged, allowed: Collection[Kind]) -> list[pa.Table]:
+    """One row for each, in some order."""
+    return [_table(judged.keys, one) for one in judged.spotted if one.kind not in allowed and len(one.at)]
+
+
+def first_of(tables: list[pa.Table], positions: list[str], count: int) -> pa.Table:
+    """The first so many, by position, key, kind and value; what is not known goes first."""
+    whole = pa.concat_tables(tables)
+    by = dict[str, pa.ChunkedArray]()
+    for name in (*positions, "key", "kind", "value"):
+        by |= {f"has {name}": pc.is_valid(whole.column(name)).cast(pa.int8()), name: whole.column(name)}
+    least = pc.select_k_unstable(pa.table(by), min(count, len(whole)), [(name, "ascending") for name in by])
+    return whole.take(least)
+
+
+def _table(keys: pa.StringArray, spotted: Spotted) -> pa.Table:
+    count = len(spotted.at)
+    here = spotted.where.take(pa.array(spotted.at))
+    there = spotted.where.take(pa.nulls(count, pa.int64()) if spotted.other is None else pa.array(spotted.other))
+    columns = [
+        pa.repeat(spotted.kind, count),
+        keys.take(pa.array(spotted.code)),
+        pa.nulls(count, pa.int64()) if spotted.value is None else spotted.value,
+        *(_amounts(numbers, count) for numbers in (spotted.until, spotted.places, spotted.time_us)),
+        *here.columns,
+        *there.columns,
+    ]
+    return pa.table(columns, schema=schema(spotted.where.schema))
+
+
+def _amounts(numbers: Numbers | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.int64()) if numbers is None else pa.array(numbers, mask=numbers == NONE)
