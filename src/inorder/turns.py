@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from inorder.clock import SYSTEM_CLOCK, Clock, Timer
 from inorder.commits import Commits, Group, Sync
-from inorder.core.events import Decision, Event, Published
+from inorder.core.events import PUBLISHED, Decision, Event, Published
 from inorder.core.producers import Attempt
 from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
@@ -199,9 +199,10 @@ class Turns:
 
     def _log_full(self, event: Published) -> None:
         """Say once that a subscription is full, and again only after it had room meanwhile."""
-        for subscription in self._state.subscriptions_of(event.topic):
-            name, refused = subscription.name, event.refused.get(subscription.name, frozenset())
-            if name in self._full and _takes_any(subscription, event.records, refused):
+        _, topic, records, _, missed, _ = event
+        for subscription in self._state.subscriptions_of(topic):
+            name, refused = subscription.name, missed.get(subscription.name, frozenset())
+            if name in self._full and _takes_any(subscription, records, refused):
                 self._full.remove(name)
             if refused and name not in self._full:
                 self._full.add(name)
@@ -271,11 +272,12 @@ class Turns:
     def _commit(self, events: Sequence[Event]) -> None:
         self._state.apply(events)
         for event in events:
-            if type(event) is Published:
-                if event.refused or self._full:
+            if event[0] == PUBLISHED:
+                _, topic, _, _, refused, _ = event
+                if refused or self._full:
                     self._log_full(event)
                 if self._commits is None:  # it is visible already
-                    self._wake(self._state.topics[event.topic].subscriptions)
+                    self._wake(self._state.topics[topic].subscriptions)
         if self._commits is not None and events:
             self._commits.add(events, self._serial_of)
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from inorder.clock import MICROSECONDS
-from inorder.core.events import Event, Published
+from inorder.core.events import PUBLISHED, Event
 from inorder.core.ledger import Book, Ledger
 from inorder.core.state import State
 from inorder.message import POSITION, SIZE, STORED_US, Record
@@ -65,8 +65,9 @@ class RememberingMachine(BrokerMachine):
         def remember(events: Iterable[Event]) -> None:
             self.book.apply(events)
             for event in events:
-                if isinstance(event, Published):
-                    self.histories.setdefault(state.topics[event.topic].serial, Everything()).records += event.records
+                if event[0] == PUBLISHED:
+                    _, topic, records, *_ = event
+                    self.histories.setdefault(state.topics[topic].serial, Everything()).records += records
             apply(events)
 
         state.apply = remember  # type: ignore[method-assign]

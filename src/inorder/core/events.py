@@ -2,18 +2,32 @@
 
 One event covers a whole batch. Leases are no events: a crash forgets them, and their messages come
 again. `leases` in an event says which of them it ended; a journal has no use for that part.
+
+The two kinds that come with every message are plain tuples, which their first item tells apart; the others
+have names for their parts (measured: with names, publishing, pulling and acking one message took a sixth longer).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from inorder.core.producers import Attempt
 from inorder.message import Batch, Record
 from inorder.options import SubscriptionOptions, TopicOptions
 
 T = TypeVar("T")
+
+# Kinds of events. All others begin with a name, which equals no number.
+PUBLISHED: Final = 1
+ACKED: Final = 2
+
+# A batch takes the next positions of its topic. Full subscriptions miss what is refused. Topic, records, their size,
+# refused (subscription → positions), the same messages as they were handed in (None: these are dead letters).
+Published: TypeAlias = tuple[Literal[1], str, list[Record], int, Mapping[str, frozenset[int]], Batch | None]
+
+# Messages are done. Subscription, leases, records.
+Acked: TypeAlias = tuple[Literal[2], str, Sequence[int], Sequence[Record]]
 
 
 class TopicCreated(NamedTuple):
@@ -56,16 +70,6 @@ class SubscriptionDeleted(NamedTuple):
     subscription: str
 
 
-class Published(NamedTuple):
-    """A batch takes the next positions of its topic. Full subscriptions miss what is refused."""
-
-    topic: str
-    records: list[Record]
-    size: int
-    refused: Mapping[str, frozenset[int]]  # subscription → positions
-    columns: Batch | None = None  # the same messages as they were handed in; None: these are dead letters
-
-
 class Written(NamedTuple):
     """The batch before this one is part `part` of `epoch` of a writer: neither it nor an earlier one comes again."""
 
@@ -92,12 +96,6 @@ class Attempted(NamedTuple):
     first: int  # position
     messages: int
     now_us: int
-
-
-class Acked(NamedTuple):
-    subscription: str
-    leases: Sequence[int]
-    records: Sequence[Record]
 
 
 class Failure(NamedTuple):

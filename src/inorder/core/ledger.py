@@ -15,7 +15,8 @@ from typing import NamedTuple
 from inorder.clock import MICROSECONDS
 from inorder.core import producers
 from inorder.core.events import (
-    Acked,
+    ACKED,
+    PUBLISHED,
     Attempted,
     DeadLettered,
     Elapsed,
@@ -25,7 +26,6 @@ from inorder.core.events import (
     HeadSkipped,
     KeyResumed,
     ProducerOpened,
-    Published,
     Return,
     SnapshotCreated,
     SnapshotDeleted,
@@ -303,6 +303,15 @@ class Book:
     def apply(self, events: Iterable[Event]) -> None:
         """Repeat what has happened."""
         for event in events:
+            if event[0] == PUBLISHED:
+                _, topic, records, _, refused, _ = event
+                missed = {name: missed_of(records, positions) for name, positions in refused.items()}
+                self.published(topic, records[0][POSITION], len(records), records[0][STORED_US], missed)
+                continue
+            if event[0] == ACKED:
+                _, name, _, done = event
+                self.subscriptions[name].acked(positions_of(done))
+                continue
             match event:
                 case TopicCreated():
                     self.topic_created(event)
@@ -318,17 +327,12 @@ class Book:
                     self.subscription_detached(event)
                 case SubscriptionDeleted():
                     self.subscription_deleted(event)
-                case Published(topic, records, _, refused, _):
-                    missed = {name: missed_of(records, positions) for name, positions in refused.items()}
-                    self.published(topic, records[0][POSITION], len(records), records[0][STORED_US], missed)
                 case Written(topic, writer, epoch, part):
                     self.written(topic, writer, epoch, part)
                 case ProducerOpened():
                     self.producer_opened(event)
                 case Attempted():
                     self.attempted(event)
-                case Acked(name, _, records):
-                    self.subscriptions[name].acked(positions_of(records))
                 case Failed():
                     for back in event.returns:
                         self.subscriptions[event.subscription].failed(

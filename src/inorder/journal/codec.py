@@ -15,6 +15,8 @@ from itertools import accumulate, pairwise, repeat
 from sys import byteorder
 from typing import Any, NamedTuple
 
+from inorder.core.events import ACKED as ACKED_EVENT
+from inorder.core.events import PUBLISHED as PUBLISHED_EVENT
 from inorder.core.events import (
     Acked,
     Attempted,
@@ -190,11 +192,12 @@ def encode(events: Iterable[Event], serial_of: Callable[[str], int]) -> tuple[li
     pieces: list[bytes] = []
     stored: list[Stored] = []
     for event in events:
-        if isinstance(event, Published):
-            serial, (first, *_, stored_us) = serial_of(event.topic), event.records[0]
+        if event[0] == PUBLISHED_EVENT:
+            _, topic, records, size, _, _ = event
+            serial, (first, *_, stored_us) = serial_of(topic), records[0]
             pieces += _published(event, serial)
-            stored.append(Stored(serial, first, first + len(event.records), event.size, stored_us))
-        elif isinstance(event, Acked):
+            stored.append(Stored(serial, first, first + len(records), size, stored_us))
+        elif event[0] == ACKED_EVENT:
             pieces += _acked(event)
         elif not isinstance(event, Elapsed):  # time passes without being written down
             body = _json(_other(event))
@@ -203,7 +206,7 @@ def encode(events: Iterable[Event], serial_of: Callable[[str], int]) -> tuple[li
 
 
 def _published(event: Published, serial: int) -> Iterable[bytes]:
-    _, records, size, refused, columns = event
+    _, _, records, size, refused, columns = event
     first, publish_us, stored_us = records[0][POSITION], records[0][PUBLISH_US], records[0][STORED_US]
     times = b""
     if columns is None:
@@ -233,11 +236,11 @@ def columns_entry(columns: Columns) -> bytes:
     """Messages that are not published yet, as an entry: the topic, the positions and the time are still to come."""
     keys, data, attributes, sizes = columns
     records = list(zip(range(len(keys)), keys, data, attributes, repeat(0), sizes, repeat(0)))
-    return b"".join(_published(Published("", records, sum(sizes), {}, columns), 0))
+    return b"".join(_published((PUBLISHED_EVENT, "", records, sum(sizes), {}, columns), 0))
 
 
 def _acked(event: Acked) -> Iterable[bytes]:
-    name, _, records = event
+    _, name, _, records = event
     if Gap in {type(record[DATA]) for record in records}:
         positions = positions_of(records)
     else:
