@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heappushpop
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from inorder.message import KEY, POSITION
 
@@ -172,9 +172,11 @@ class Lanes(Generic[Item]):
         self._ready = deque(filter(None, map(change, self._ready)))
         kept = ((position, change(record)) for position, record in sorted(self._returned))
         self._returned = [(position, record) for position, record in kept if record]
-        for key, waiting in self._behind.items():
+        for waiting in self._behind.values():
             if waiting:
-                self._behind[key] = deque(filter(None, map(change, waiting)))
+                changed = list(filter(None, map(change, waiting)))
+                waiting.clear()
+                waiting.extend(changed)
 
     def forsake(self, consumer: object) -> None:
         """The consumer has gone. Nothing here is tied to one."""
@@ -207,27 +209,41 @@ class FreeLanes(Lanes[Item]):
         """Nobody waited for them."""
 
 
+class _Lane(deque[Item]):
+    """What waits of one key, and how the key stands."""
+
+    __slots__ = ("has_turn", "is_aside", "is_held", "key", "out", "owner")
+
+    __eq__ = object.__eq__  # no two are the same, whatever waits in them
+    __hash__ = object.__hash__  # type: ignore[assignment]  # which a deque has none of
+
+    def __init__(self, key: str = "") -> None:  # without one it is copied
+        super().__init__()
+        self.key = key
+        self.has_turn = False  # is in line
+        self.is_aside = False  # and its turn is only for its owner
+        self.is_held = False
+        self.out = 0
+        self.owner: object = None  # who has what is out
+
+
 class WindowedLanes(Lanes[Item]):
     """Up to `window` items of a key out at once, in order, all with one consumer.
 
-    Here a key waits in full, and a token in the line of those that are ready stands for its turn. A
-    key that has items out belongs to the consumer that took them, because two of them would lose
-    its order; its token waits aside when somebody else comes upon it.
+    Here a key waits in full, and its lane is in line for a turn. A key that has items out belongs to the consumer that
+    took them, because two of them would lose its order; its lane waits aside when somebody else comes upon it.
     """
 
     def __init__(self, window: int) -> None:
         super().__init__()
         self._window = window
-        self._line: deque[str | Item] = deque()  # tokens of keys, and items without a key
-        self._has_token: set[str] = set()
-        self._aside: dict[object, dict[str, None]] = {}  # tokens that only this consumer may use, in their order
-        self._aside_for: dict[str, object] = {}  # whose they are
-        self._held: set[str] = set()
-        self._out: dict[str, int] = {}
-        self._owner: dict[str, object] = {}
+        self._lanes: dict[str, _Lane[Item]] = {}
+        self._behind = cast(dict[str, deque[Item] | None], self._lanes)  # all that is asked of a key that waits
+        self._line: deque[_Lane[Item] | Item] = deque()  # and items without a key
+        self._aside: dict[object, dict[str, _Lane[Item]]] = {}  # lanes that only this consumer may use, in their order
 
     def any_ready(self) -> bool:
-        return bool(self._line or self._aside_for or self._returned)
+        return bool(self._line or self._aside or self._returned)
 
     def ready(self) -> int:
         return len(self._line) + len(self._returned)  # at least: a key may have more than one turn
@@ -236,19 +252,18 @@ class WindowedLanes(Lanes[Item]):
         self.put((record,))
 
     def put(self, records: Iterable[Item]) -> None:
-        line, behind = self._line, self._behind
+        line, lanes = self._line, self._lanes
         for record in records:
             key = record[KEY]
-            if not key:
-                line.append(record)
-            elif waiting := behind.get(key):
-                waiting.append(record)
-            else:
-                if waiting is None:
-                    behind[key] = deque((record,))
-                else:  # others of the key are out
-                    waiting.append(record)
-                self._queue(key)
+            lane = lanes.get(key)
+            if lane is None:
+                if not key:
+                    line.append(record)
+                    continue
+                lanes[key] = lane = _Lane(key)
+            lane.append(record)
+            if len(lane) == 1:
+                self._line_up(lane)
 
     def take(self, count: int, consumer: object = None) -> list[Item]:
         if self._returned:
@@ -261,62 +276,55 @@ class WindowedLanes(Lanes[Item]):
             if not key:
                 self._line.appendleft(record)
                 continue
-            self._back_in(key)
-            self._to_front(key, (record,))
-            if key in self._has_token:
-                self._line.remove(key)
-            self._has_token.add(key)
-            self._line.appendleft(key)
+            lane = self._lanes[key]
+            self._back_in(lane)
+            lane.appendleft(record)
+            if lane.has_turn:
+                self._line.remove(lane)
+            lane.has_turn = True
+            self._line.appendleft(lane)
 
     def done_one(self, record: Item) -> None:
         if key := record[KEY]:
-            self._back_in(key)
-            self._go_on(key)
+            lane = self._lanes[key]
+            self._back_in(lane)
+            self._go_on(lane)
 
     def done(self, records: Iterable[Item]) -> None:
-        # As `done_one` does, but counted in C, and written out: a key takes one step, however many of it are done.
-        out, behind, tokens = self._out, self._behind, self._has_token
+        # As `done_one` does, but counted in C: a key takes one step, however many of it are done.
+        lanes = self._lanes
         for key, count in Counter(map(_key, records)).items():
-            if not key:
-                continue
-            left = out[key] - count
-            if left:
-                out[key] = left
-                if key not in tokens and behind[key]:
-                    self._queue(key)
-                continue
-            del out[key], self._owner[key]
-            if key in self._aside_for:
-                self._no_longer_aside(key)
-                self._line.append(key)
-            elif not behind[key]:
-                del behind[key]
-            elif key not in tokens:
-                self._queue(key)
+            if key:
+                lane = lanes[key]
+                lane.out -= count - 1
+                self._back_in(lane)
+                self._go_on(lane)
 
     def hold(self, key: str, records: Sequence[Item]) -> None:
-        for _ in records:
-            self._back_in(key)
         self._to_front(key, records)
-        self._held.add(key)
+        lane = self._lanes[key]
+        for _ in records:
+            self._back_in(lane)
+        lane.is_held = True
 
     def release(self, key: str) -> None:
-        self._held.discard(key)
-        self._go_on(key)
+        lane = self._lanes[key]
+        lane.is_held = False
+        self._go_on(lane)
 
     def records(self) -> Iterator[Item]:
-        yield from (turn for turn in self._line if not isinstance(turn, str))
+        yield from (turn for turn in self._line if not isinstance(turn, _Lane))
         yield from super().records()
 
     def rewrite(self, change: Callable[[Item], Item | None]) -> None:
-        line = (turn if isinstance(turn, str) else change(turn) for turn in self._line)
+        line = (turn if isinstance(turn, _Lane) else change(turn) for turn in self._line)
         self._line = deque(turn for turn in line if turn is not None)
         super().rewrite(change)
 
     def forsake(self, consumer: object) -> None:
-        for key in self._aside.pop(consumer, ()):
-            del self._aside_for[key]
-            self._line.append(key)
+        for lane in self._aside.pop(consumer, {}).values():
+            lane.is_aside = False
+            self._line.append(lane)
 
     def _next(self, consumer: object) -> Item | None:
         taken = self._take(1, consumer)
@@ -324,75 +332,71 @@ class WindowedLanes(Lanes[Item]):
 
     def _take(self, count: int, consumer: object) -> list[Item]:
         taken: list[Item] = []
+        line, window = self._line, self._window
         while len(taken) < count and (aside := self._aside.get(consumer)):
-            key = next(iter(aside))
-            self._no_longer_aside(key)
-            self._has_token.discard(key)
-            if self._may_go(key):
-                taken.append(self._go(key, consumer))
-        # `_may_go`, `_go` and `_queue` written out: calling them cost more than all else here.
-        line, behind, out, owners, tokens = self._line, self._behind, self._out, self._owner, self._has_token
-        held, window = self._held, self._window
+            lane = next(iter(aside.values()))
+            self._no_longer_aside(lane)
+            lane.has_turn = False
+            if self._may_go(lane):
+                lane.out += 1
+                taken.append(lane.popleft())
+                self._line_up(lane)
         while line and len(taken) < count:
             turn = line.popleft()
-            if not isinstance(turn, str):
+            if not isinstance(turn, _Lane):
                 taken.append(turn)
                 continue
-            waiting, already = behind.get(turn), out.get(turn, 0)
-            if not waiting or already >= window or turn in held:
-                tokens.discard(turn)
+            lane, out = turn, turn.out
+            if not lane or out >= window or lane.is_held:
+                lane.has_turn = False
                 continue
-            if not already:
-                owners[turn] = consumer
-            elif (owner := owners[turn]) is not consumer:
-                self._aside_for[turn] = owner
-                self._aside.setdefault(owner, {})[turn] = None
+            if not out:
+                lane.owner = consumer
+            elif lane.owner is not consumer:
+                lane.is_aside = True
+                self._aside.setdefault(lane.owner, {})[lane.key] = lane
                 continue
-            out[turn] = already + 1
-            taken.append(waiting.popleft())
-            if waiting and already + 1 < window:
-                line.append(turn)
+            lane.out = out + 1
+            taken.append(lane.popleft())
+            if lane and out + 1 < window:
+                line.append(lane)
             else:
-                tokens.discard(turn)
+                lane.has_turn = False
         return taken
 
-    def _may_go(self, key: str) -> bool:
-        return bool(self._behind.get(key)) and key not in self._held and self._out.get(key, 0) < self._window
+    def _may_go(self, lane: _Lane[Item]) -> bool:
+        return bool(lane) and lane.out < self._window and not lane.is_held
 
-    def _go(self, key: str, consumer: object) -> Item:
-        waiting = self._behind[key]
-        assert waiting
-        self._out[key] = self._out.get(key, 0) + 1
-        self._owner[key] = consumer
-        record = waiting.popleft()
-        self._queue(key)
-        return record
+    def _line_up(self, lane: _Lane[Item]) -> None:
+        """Give it a turn, if it may go and has none."""
+        if not lane.has_turn and self._may_go(lane):
+            lane.has_turn = True
+            self._line.append(lane)
 
-    def _queue(self, key: str) -> None:
-        """Give the key a token, if it may go and has none."""
-        if key not in self._has_token and self._may_go(key):
-            self._has_token.add(key)
-            self._line.append(key)
-
-    def _back_in(self, key: str) -> None:
-        """One item of the key is no longer out; with the last one the key belongs to nobody."""
-        self._out[key] -= 1
-        if not self._out[key]:
-            del self._out[key]
-            del self._owner[key]
-            if key in self._aside_for:
-                self._no_longer_aside(key)
-                self._line.append(key)
-
-    def _no_longer_aside(self, key: str) -> None:
-        """With its last token a consumer is forgotten: some come for one pull and never again."""
-        owner = self._aside_for.pop(key)
-        del self._aside[owner][key]
-        if not self._aside[owner]:
-            del self._aside[owner]
-
-    def _go_on(self, key: str) -> None:
-        if self._behind[key] or key in self._out:
-            self._queue(key)
+    def _go_on(self, lane: _Lane[Item]) -> None:
+        if lane or lane.out:
+            self._line_up(lane)
         else:
-            del self._behind[key]
+            del self._lanes[lane.key]
+
+    def _back_in(self, lane: _Lane[Item]) -> None:
+        """One item of the key is no longer out; with the last one the key belongs to nobody."""
+        lane.out -= 1
+        if not lane.out:
+            if lane.is_aside:
+                self._no_longer_aside(lane)
+                self._line.append(lane)
+            lane.owner = None
+
+    def _no_longer_aside(self, lane: _Lane[Item]) -> None:
+        """With its last lane a consumer is forgotten: some come for one pull and never again."""
+        lane.is_aside = False
+        del self._aside[lane.owner][lane.key]
+        if not self._aside[lane.owner]:
+            del self._aside[lane.owner]
+
+    def _to_front(self, key: str, records: Sequence[Item]) -> None:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(key)
+        lane.extendleft(reversed(records))
