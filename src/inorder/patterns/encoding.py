@@ -36,6 +36,11 @@ def load(name: str, data: bytes, make: Callable[..., S]) -> S:
     raise ForeignState(name, f"it is one of {found!r}")
 
 
+def text(value: str) -> str:
+    """A string as `dump` writes it."""
+    return _json(value).decode()
+
+
 def digest(value: Any) -> str:
     """16 hexadecimal digits that depend on the content alone: CRC-32 of the bytes, then the first of SHA-256.
 
@@ -47,7 +52,8 @@ def digest(value: Any) -> str:
 
 
 _decode = json.JSONDecoder().decode  # both are made once, not with each call
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+# What is packed was made anew, and has no circles: nobody looks for them.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False).encode
 
 
 def _json(value: Any) -> bytes:
@@ -67,11 +73,11 @@ def _packed(value: Any) -> Any:
     if kind is bytes:
         return {"b": b64encode(value).decode()}
     if isinstance(value, tuple):
-        return list(map(_packed, value))
+        return [one if type(one) in _SCALARS else _packed(one) for one in value]
     if isinstance(value, list):
         return {"l": list(map(_packed, value))}
     if isinstance(value, dict):
-        if not all(type(key) is str for key in value):
+        if not {*map(type, value)} <= {str}:
             raise InvalidArgument(f"not a plain value: a dict with keys that are not strings: {value!r}")
         return {"d": [[key, _packed(value[key])] for key in sorted(value)]}
     if isinstance(value, bytes):

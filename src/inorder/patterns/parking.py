@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -44,8 +45,12 @@ def dump_line(name: str, line: Line) -> bytes:
     """As `dump`. A line on which nothing waits, as most are, is some numbers, and is written at a tenth of the time."""
     if line.parked or line.wake_at_us is not None:
         return dump(name, line)
-    missed = ",".join([f"[{first},{last}]" for first, last in line.missed])
-    return f'["{name}",{line.expected},[],null,[{missed}]]'.encode()
+    return f'["{name}",{line.expected},[],null,{_ranges(line.missed)}]'.encode()
+
+
+@lru_cache(1_000)  # most lines have missed nothing, or all that came before the first number
+def _ranges(ranges: Ranges) -> str:
+    return f"[{','.join([f'[{first},{last}]' for first, last in ranges])}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inorder.errors import InvalidArgument, InvalidEvent
-from inorder.patterns.encoding import digest
+from inorder.options import MAX_WHOLE
+from inorder.patterns.encoding import digest, dump
 from inorder.patterns.hybrid_clock import HybridLogicalClock
 from inorder.patterns.last_write_wins import LastWriteWins, Newest, Write
 from inorder.patterns.step import DUPLICATE, QUARANTINED, RELEASED, STALE, Event, fold, fold_timed
@@ -193,6 +194,19 @@ def test_a_write_that_cannot_be_ranked_is_refused(event: Any) -> None:
 def test_a_state_survives_as_bytes() -> None:
     state = fold(PATTERN, [Write("a", 5, "p", b"x")], now_us=3).states["a"]
     assert PATTERN.load(PATTERN.dump(state)) == state
+
+
+@pytest.mark.parametrize("producer", ["p", "", 'say "x"', "\\", "a\nb\x00", "größe", "\u2028", "😀"])
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_state_is_written_as_that_of_every_pattern(producer: str, deleted: bool) -> None:
+    state = Newest(MAX_WHOLE, producer, deleted, "" if deleted else digest(b"x"), 7)
+    assert PATTERN.dump(state) == dump(PATTERN.STATE, state)
+    assert PATTERN.load(PATTERN.dump(state)) == state
+
+
+def test_a_producer_that_no_store_can_take_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="not a plain value"):
+        PATTERN.dump(Newest(1, "\ud800", False, "", 0))
 
 
 @pytest.mark.parametrize(
