@@ -26,6 +26,7 @@ WAIT_US = MICROSECONDS  # before it is tried again after that, or when the datab
 NEVER_US = 2**62
 
 OnError = Callable[[BaseException, Sequence[Message]], object]
+OnAcks = Callable[[Sequence[Pending[None]]], object]  # told the answers to the acks, in their order
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Answers(NamedTuple):
 
     done: Sequence[Message]
     failed: Sequence[Message] = ()
-    on_acks: Callable[[Sequence[Pending[None]]], object] | None = None  # told the answers to the acks, in their order
+    on_acks: OnAcks | None = None
 
 
 class Worker(ABC):
@@ -157,10 +158,16 @@ class Run:
                     self._worker.tell(error, ours)
                     self._wait()
             else:
-                acks = self._batches.answer(answers.done, answers.failed)
-                if answers.on_acks is not None:
-                    answers.on_acks(acks)
+                self._answer(*answers)
                 return
+
+    def _answer(self, done: Sequence[Message], failed: Sequence[Message], on_acks: OnAcks | None) -> None:
+        if on_acks is not None:
+            on_acks(self._batches.answer(done, failed))
+        elif failed:
+            self._batches.answer(done, failed)
+        else:
+            self._batches.ack(done)  # and nobody makes an answer to each of them
 
     def _take_apart(self, messages: Sequence[Message], error: Exception) -> None:
         """What fails alone is nacked."""
