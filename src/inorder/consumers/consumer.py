@@ -15,7 +15,7 @@ from inorder.client.subscription import Subscription
 from inorder.clock import MICROSECONDS
 from inorder.consumers.events import Applied, Read, applied, event_of, message_id_of, quarantine_row, unread
 from inorder.consumers.recent import Recent, StoredPattern
-from inorder.consumers.store import Change, Conflict, Connection, States, Store
+from inorder.consumers.store import Conflict, Connection, States, Store, Stored
 from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Worker, trouble_of
 from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.message import Message
@@ -92,8 +92,8 @@ class Consumer(Worker, Generic[S]):
             events = [event for event, _ in arrivals if event[0] not in overtaken]
             batch = self._step(events, states, now_us)
             self._take_effect(batch.emit, connection, states, now_us)
-            changes = self._changes(batch, fences, deliverer)
-            states.save(changes)
+            changes, forgotten = self._changes(batch, fences, deliverer)
+            states.save(changes, forgotten)
             if not run.keep(messages):  # a lease was lost on the way: whoever has got it now is to do it
                 raise Conflict(self.name, fences.keys())
             until = connection.until()
@@ -169,18 +169,25 @@ class Consumer(Worker, Generic[S]):
         if events and self._apply_all is not None:
             self._apply_all(events, connection.raw)
 
-    def _changes(self, batch: Batch[S], fences: Mapping[str, int], deliverer: str) -> dict[str, Change]:
+    def _changes(
+        self, batch: Batch[S], fences: Mapping[str, int], deliverer: str
+    ) -> tuple[dict[str, Stored], dict[str, int]]:
+        """What to write, and which versions to forget."""
         rows, wakes, dump = self._recent.rows, batch.wakes, self._pattern.dump
-        changes = {}
+        new = tuple.__new__  # as Stored(…), in a third of the time
+        changes: dict[str, Stored] = {}
+        forgotten: dict[str, int] = {}
         for key, state in batch.states.items():
-            before, fence = None, fences[key]
+            before, fence = 0, fences[key]
             if key in rows:
-                before, last_deliverer, last_fence, _ = rows[key]
+                before, last_deliverer, last_fence, _, _ = rows[key]
                 if last_deliverer == deliverer and last_fence > fence:
                     fence = last_fence
-            data = None if state is None else dump(state)
-            changes[key] = Change(before, deliverer, fence, data, wakes.get(key))
-        return changes
+            if state is not None:
+                changes[key] = new(Stored, (before + 1, deliverer, fence, dump(state), wakes.get(key)))
+            elif before:
+                forgotten[key] = before
+        return changes, forgotten
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -224,13 +231,17 @@ class Consumer(Worker, Generic[S]):
         now_us = self._clock.now_us()
         with self._store.transaction() as connection:
             states = States(connection, self.name)
-            changes = {}
-            for key, row in states.load(keys).items():
-                step = self._pattern.on_timer(self._pattern.load(bytes(row.state)), now_us)
+            changes: dict[str, Stored] = {}
+            forgotten: dict[str, int] = {}
+            for key, (version, deliverer, fence, state, _) in states.load(keys).items():
+                step = self._pattern.on_timer(self._pattern.load(bytes(state)), now_us)
                 self._take_effect(step.emit, connection, states, now_us)
-                state = None if step.state is None else self._pattern.dump(step.state)
-                changes[key] = Change(row.version, row.deliverer, row.fence, state, step.wake_at_us)
-            states.save(changes)
+                if step.state is None:
+                    forgotten[key] = version
+                else:
+                    after = self._pattern.dump(step.state)
+                    changes[key] = Stored(version + 1, deliverer, fence, after, step.wake_at_us)
+            states.save(changes, forgotten)
 
 
 def _answers(messages: Sequence[Message], again: set[str], not_ours: set[str]) -> Answers:

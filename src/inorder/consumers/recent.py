@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from inorder.consumers.store import Change, Connection, States, Stored
+from inorder.consumers.store import Connection, States, Stored
 from inorder.patterns.step import Pattern
 
 S = TypeVar("S")
@@ -61,16 +61,15 @@ class Recent(Generic[S]):
             self.rows[entity] = row
         self._trusted.update(found)
 
-    def wrote(self, changes: Mapping[str, Change], states: Mapping[str, S | None], until: Hashable | None) -> None:
-        """The transaction is committed, and these are its changes."""
-        for entity, (before, deliverer, fence, data, _) in changes.items():
-            state = states[entity]
-            if data is None or state is None or len(data) > MAX_BYTES:
-                self._forget(entity)
-            else:
-                self.rows[entity] = Stored((before or 0) + 1, deliverer, fence, data)
-                self.states[entity] = state
-                self._trusted.add(entity)
+    def wrote(self, rows: Mapping[str, Stored], states: Mapping[str, S | None], until: Hashable | None) -> None:
+        """The transaction is committed, with these rows, and the states that they mean; None: it was forgotten."""
+        self.rows.update(rows)
+        self.states.update(states)  # type: ignore[arg-type]  # what is None goes again at once
+        self._trusted.update(rows)
+        for entity in states.keys() - rows.keys():
+            self._forget(entity)
+        for entity in [entity for entity, row in rows.items() if len(row.state) > MAX_BYTES]:
+            self._forget(entity)
         self._as_of = until
 
     def _forget(self, entity: str) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from inorder.errors import Aborted
@@ -130,20 +131,11 @@ class Store(Protocol):
 class Stored(NamedTuple):
     """What is known of an entity."""
 
-    version: int
-    deliverer: str
-    fence: int
-    state: bytes
-
-
-class Change(NamedTuple):
-    """What is to be known of it from now on."""
-
-    before: int | None  # the version that was read; None if there was nothing
+    version: int  # 1 when it is written first, and one more with each time
     deliverer: str  # who gave the fence: a number means nothing beside that of another broker
-    fence: int  # the number of the delivery for which it is written
-    state: bytes | None  # None: forget it
-    wake_at_us: int | None
+    fence: int  # the number of the delivery for which it was written
+    state: bytes
+    wake_at_us: int | None = None
 
 
 class States:
@@ -158,30 +150,31 @@ class States:
         if not entities:
             return {}
         rows = self._connection.query_in(
-            f"""SELECT version, deliverer, fence, state, entity FROM inorder_states
+            f"""SELECT version, deliverer, fence, state, wake_at_us, entity FROM inorder_states
             WHERE consumer = :consumer AND entity IN {{among}} ORDER BY entity {self._connection.row_lock}""",
             {"consumer": self._consumer},
             entities,
         )
-        return {row[4]: Stored._make(row[:4]) for row in rows}
+        return {row[5]: Stored._make(row[:5]) for row in rows}
 
-    def save(self, changes: Mapping[str, Change]) -> None:
-        """Write them all, or raise `Conflict`; then the transaction must be given up."""
+    def save(self, changes: Mapping[str, Stored], forget: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Write entities, each as the version after the one that was read, and forget those that are at these versions.
+
+        All of it, or `Conflict` is raised; then the transaction must be given up.
+        """
         consumer = self._consumer
         new: list[Row] = []
         known: list[Row] = []
-        forgotten: list[Row] = []
-        for entity, (before, deliverer, fence, state, wake_at_us) in sorted(changes.items()):
-            if before is None:
-                if state is not None:
-                    new.append((consumer, entity, 1, deliverer, fence, state, wake_at_us))
-            elif state is None:
-                forgotten.append((consumer, entity, before))
+        for entity in sorted(changes):
+            row = changes[entity]
+            if row[0] == 1:
+                new.append((*row, consumer, entity))
             else:
-                known.append((before + 1, deliverer, fence, state, wake_at_us, consumer, entity, before))
+                known.append((*row, consumer, entity, row[0] - 1))
+        forgotten = [(consumer, entity, forget[entity]) for entity in sorted(forget)]
         written = self._write(
-            """INSERT INTO inorder_states (consumer, entity, version, deliverer, fence, state, wake_at_us)
-            VALUES (:consumer, :entity, :version, :deliverer, :fence, :state, :wake_at_us) ON CONFLICT DO NOTHING""",
+            """INSERT INTO inorder_states (version, deliverer, fence, state, wake_at_us, consumer, entity)
+            VALUES (:version, :deliverer, :fence, :state, :wake_at_us, :consumer, :entity) ON CONFLICT DO NOTHING""",
             new,
         )
         condition = "WHERE consumer = :consumer AND entity = :entity AND version = :before"
@@ -192,7 +185,7 @@ class States:
         )
         written += self._write(f"DELETE FROM inorder_states {condition}", forgotten)
         if written != len(new) + len(known) + len(forgotten):
-            raise Conflict(self._consumer, changes.keys())
+            raise Conflict(consumer, changes.keys() | forget.keys())
 
     def _write(self, statement: str, rows: Sequence[Row]) -> int:
         return self._connection.write(statement, rows) if rows else 0

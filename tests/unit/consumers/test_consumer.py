@@ -3,7 +3,7 @@
 import json
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from inorder import DeadLetterPolicy, Message, RetryPolicy
 from inorder.consumers import Applied, Consumer, SqliteStore
 from inorder.errors import FailedPrecondition, InvalidArgument, SubscriptionNotFound
 from inorder.patterns import DeduplicateIds, LastWriteWins, Resequencer, VersionGate
+from inorder.patterns.step import RELEASED, Batch, Event
 from inorder.testing.clock import ManualClock
 
 from .desk import SOON, Database, Desk, desk, read, run, wait_until, write_down
@@ -300,6 +301,30 @@ def test_a_tombstone_is_forgotten_in_its_time(database: Database) -> None:
         here.publish([("a", 5, "p", None), ("b", 5, "p", 1)])
         here.drained()
         wait_until(lambda: clock.advance(30) or database.read("SELECT entity FROM inorder_states") == [("b",)])
+
+
+class Forgetful:
+    """Lets everything through, and keeps the number of a key unless it is 0."""
+
+    def on_messages(self, states: Mapping[str, int], events: Iterable[Event], now_us: int) -> Batch[int]:
+        taken = list(events)
+        return Batch({event[0]: event[1] or None for event in taken}, [(RELEASED, event) for event in taken])
+
+    def dump(self, state: int) -> bytes:
+        return b"%d" % state
+
+    def load(self, data: bytes) -> int:
+        return int(data)
+
+
+def test_what_a_pattern_forgets_may_never_have_been_known(database: Database) -> None:
+    with desk(database) as here, here.consumer(Forgetful()):
+        for events in ([("a", 0), ("b", 1)], [("a", 2), ("b", 0)], [("a", 3)], [("a", 0)], [("b", 5)]):
+            here.publish(events)
+            here.drained()
+    assert database.read("SELECT entity, version, state FROM inorder_states") == [("b", 1, b"5")]
+    assert (numbers(database, "a"), numbers(database, "b")) == ([0, 2, 3, 0], [1, 0, 5])
+    assert here.errors == []
 
 
 # -- races -----------------------------------------------------------------------------------------------

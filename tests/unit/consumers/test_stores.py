@@ -5,19 +5,24 @@ from typing import Any
 
 import pytest
 
-from inorder.consumers.store import Change, Conflict, Connection, States, Store
+from inorder.consumers.store import Conflict, Connection, States, Store, Stored
 from inorder.errors import Closed
 
 from .desk import Database, run
 
 
-def change(before: int | None, state: bytes | None = b"state", *, wake_at_us: int | None = None) -> Change:
-    return Change(before, "broker", 1, state, wake_at_us)
+def change(before: int, state: bytes = b"state", *, wake_at_us: int | None = None) -> Stored:
+    return Stored(before + 1, "broker", 1, state, wake_at_us)
 
 
-def save(store: Store, **changes: Change) -> None:
+def save(store: Store, **changes: Stored) -> None:
     with store.transaction() as connection:
         States(connection, "worker").save(changes)
+
+
+def forget(store: Store, **versions: int) -> None:
+    with store.transaction() as connection:
+        States(connection, "worker").save({}, versions)
 
 
 def load(store: Store, *entities: str) -> dict[str, tuple[int, bytes]]:
@@ -27,13 +32,13 @@ def load(store: Store, *entities: str) -> dict[str, tuple[int, bytes]]:
 
 
 def test_what_was_saved_is_there_for_whoever_opens_the_database(database: Database) -> None:
-    save(database.store(), a=change(None, b"\x00\xff"), b=change(None))
+    save(database.store(), a=change(0, b"\x00\xff"), b=change(0))
     assert load(database.store(), "a", "b", "c") == {"a": (1, b"\x00\xff"), "b": (1, b"state")}
 
 
 def test_states_of_consumers_with_other_names_are_strangers(database: Database) -> None:
     store = database.store()
-    save(store, a=change(None))
+    save(store, a=change(0))
     with store.transaction() as connection:
         assert States(connection, "other").load(["a"]) == {}
 
@@ -46,7 +51,7 @@ def test_no_entities_are_found_where_none_are_asked_for(database: Database) -> N
 def test_entities_are_told_apart_whatever_their_names(database: Database, entity: str) -> None:
     store = database.store()
     with store.transaction() as connection:
-        States(connection, "worker").save({entity: change(None), "other": change(None)})
+        States(connection, "worker").save({entity: change(0), "other": change(0)})
     assert load(store, entity) == {entity: (1, b"state")}
 
 
@@ -60,7 +65,7 @@ def test_what_was_raised_undoes_the_transaction(database: Database) -> None:
     def fail() -> None:
         with store.transaction() as connection:
             insert(connection, 1)
-            States(connection, "worker").save({"a": change(None)})
+            States(connection, "worker").save({"a": change(0)})
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -84,38 +89,39 @@ def test_an_attempt_that_fails_undoes_itself_alone(database: Database) -> None:
     assert database.effects() == [(1,), (3,)]
 
 
-@pytest.mark.parametrize("stale", [None, 1, 3])
-def test_a_version_that_is_not_there_any_more_is_not_overwritten(database: Database, stale: int | None) -> None:
+@pytest.mark.parametrize("stale", [0, 1, 3])
+def test_a_version_that_is_not_there_any_more_is_not_overwritten(database: Database, stale: int) -> None:
     store = database.store()
-    save(store, a=change(None, b"1"))
+    save(store, a=change(0, b"1"))
     save(store, a=change(1, b"2"))
     with pytest.raises(Conflict, match="another consumer has changed 'a'"):
-        save(store, a=change(stale, b"lost"), b=change(None))
+        save(store, a=change(stale, b"lost"), b=change(0))
     assert load(store, "a", "b") == {"a": (2, b"2")}
 
 
 def test_what_is_forgotten_is_gone_and_only_if_it_is_as_it_was(database: Database) -> None:
     store = database.store()
-    save(store, a=change(None), b=change(None))
-    save(store, a=change(1, None))
-    with pytest.raises(Conflict):
-        save(store, b=change(7, None))
-    save(store, c=change(None, None))  # of which nothing was known
-    assert load(store, "a", "b", "c") == {"b": (1, b"state")}
+    save(store, a=change(0), b=change(0))
+    forget(store, a=1)
+    with pytest.raises(Conflict, match="another consumer has changed 'b'"):
+        forget(store, b=7)
+    assert load(store, "a", "b") == {"b": (1, b"state")}
 
 
 def test_many_are_written_and_counted_at_once(database: Database) -> None:
     store = database.store()
     names = [f"e{number}" for number in range(500)]
-    save(store, **{name: change(None) for name in names})
-    save(store, **{name: change(1, b"2" if number % 2 else None) for number, name in enumerate(names)})
+    save(store, **{name: change(0) for name in names})
+    with store.transaction() as connection:
+        kept, gone = {name: change(1, b"2") for name in names[1::2]}, dict.fromkeys(names[::2], 1)
+        States(connection, "worker").save(kept, gone)
     assert load(store, *names) == dict.fromkeys(names[1::2], (2, b"2"))
 
 
 def test_what_is_due_comes_page_by_page_in_the_order_of_time(database: Database) -> None:
     store = database.store()
     times = {"a": 30, "b": 10, "c": 20, "d": 20, "e": 99, "f": None}
-    save(store, **{name: change(None, wake_at_us=at_us) for name, at_us in times.items()})
+    save(store, **{name: change(0, wake_at_us=at_us) for name, at_us in times.items()})
     with store.transaction() as connection:
         states = States(connection, "worker")
         assert states.due(30, (-1, ""), 3) == [(10, "b"), (20, "c"), (20, "d")]
@@ -145,7 +151,7 @@ def test_a_closed_store_says_so_and_that_is_nobody_s_fault(database: Database) -
 
 def test_who_reads_an_entity_keeps_others_from_writing_it(database: Database) -> None:
     """Two that read, add one and write lose nothing, on however many stores."""
-    save(database.store(), a=change(None, b"0"))
+    save(database.store(), a=change(0, b"0"))
 
     def add(store: Store) -> None:
         for _ in range(20):
@@ -169,7 +175,7 @@ def test_what_nobody_else_has_changed_is_as_the_last_transaction_left_it(databas
     def change_something(changed: Store, entity: str) -> tuple[Any, Any]:
         with changed.transaction() as connection:
             found = connection.as_of(), connection.until()
-            States(connection, "worker").save({entity: change(None)})
+            States(connection, "worker").save({entity: change(0)})
         return found
 
     before, until = change_something(store, "a")

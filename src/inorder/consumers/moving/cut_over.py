@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 from inorder.client.topic import Topic, json_bytes
 from inorder.consumers.moving.forwarder import Forwarder
 from inorder.consumers.moving.forwarding import BARRIER
-from inorder.consumers.store import Change, States, Store
+from inorder.consumers.store import States, Store, Stored
 from inorder.errors import Aborted, FailedPrecondition, InvalidMessage, ResourceExhausted
 from inorder.options import check_whole
 from inorder.pending import Pending
@@ -248,7 +248,7 @@ class MovingTopic:
     def _remember(self, key: str) -> None:
         if self._store is not None:
             with self._store.transaction() as connection:
-                States(connection, self._name).save({key: Change(None, "", 0, b"switched", None)})
+                States(connection, self._name).save({key: Stored(1, "", 0, b"switched")})
 
     def _hold(self, held: _Held) -> Pending[str]:
         if len(self._held) >= self._max_held:

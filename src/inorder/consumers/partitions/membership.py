@@ -8,7 +8,7 @@ from typing import NamedTuple
 from inorder.clock import MICROSECONDS, Clock
 from inorder.consumers.partitions.assignment import Roster
 from inorder.consumers.partitions.table import TRIES, Table
-from inorder.consumers.store import Change, Conflict, States, Store
+from inorder.consumers.store import Conflict, States, Store, Stored
 
 
 class Place(NamedTuple):
@@ -65,6 +65,6 @@ class Membership:
             before = Roster() if found is None else Roster.load(found.state)
             after = step(before)
             if after != before:
-                version = None if found is None else found.version
-                states.save({self._row: Change(version, "", 0, after.dump(), None)})
+                version = 1 if found is None else found.version + 1
+                states.save({self._row: Stored(version, "", 0, after.dump())})
             return after

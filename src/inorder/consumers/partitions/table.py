@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from inorder.client.pubsub import PubSub
 from inorder.consumers.partitions.routes import Routes
-from inorder.consumers.store import Change, Conflict, States, Store
+from inorder.consumers.store import Conflict, States, Store, Stored
 from inorder.errors import AlreadyExists, FailedPrecondition, NotFound
 from inorder.metadata import TopicMetadata
 from inorder.pending import Pending
@@ -126,7 +126,7 @@ class Table:
                 topic.create().result()
         origin = _origin(self._changes.metadata().result())
         with suppress(Conflict):
-            self._save(Routes.new(count, strict=strict, origin=origin), None)
+            self._save(Routes.new(count, strict=strict, origin=origin), 0)
         return self.look().routes
 
     def announce(self) -> None:
@@ -168,11 +168,10 @@ class Table:
                     raise
         raise AssertionError("unreachable")
 
-    def _save(self, routes: Routes, before: int | None) -> Routes:
+    def _save(self, routes: Routes, before: int) -> Routes:
         with self._store.transaction() as connection:
-            states = States(connection, self.row)
-            states.save({ROUTES: Change(before, "", 0, routes.dump(), None)})
-        self._last = written = replace(routes, version=(before or 0) + 1)  # who looks now need not read it
+            States(connection, self.row).save({ROUTES: Stored(before + 1, "", 0, routes.dump())})
+        self._last = written = replace(routes, version=before + 1)  # who looks now need not read it
         return written
 
 
