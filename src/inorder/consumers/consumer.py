@@ -93,7 +93,7 @@ class Consumer(Worker, Generic[S]):
             batch = self._step(events, states, now_us)
             self._take_effect(batch.emit, connection, states, now_us)
             changes, forgotten = self._changes(batch, fences, deliverer)
-            states.save(changes, forgotten)
+            states.save(changes, forgotten, self._recent.rows)
             if not run.keep(messages):  # a lease was lost on the way: whoever has got it now is to do it
                 raise Conflict(self.name, fences.keys())
             until = connection.until()

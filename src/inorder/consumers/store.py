@@ -58,6 +58,7 @@ TABLES = (
 )
 
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 
 
@@ -157,34 +158,38 @@ class States:
         )
         return {row[5]: Stored._make(row[:5]) for row in rows}
 
-    def save(self, changes: Mapping[str, Stored], forget: Mapping[str, int] = MappingProxyType({})) -> None:
+    def save(
+        self, changes: Mapping[str, Stored], forget: Mapping[str, int] = _NONE, before: Mapping[str, Stored] = _NONE
+    ) -> None:
         """Write entities, each as the version after the one that was read, and forget those that are at these versions.
 
-        All of it, or `Conflict` is raised; then the transaction must be given up.
+        All of it, or `Conflict` is raised; then the transaction must be given up. Of entities that are in `before`, as
+        they were read, a time to wake up that stays is not written: most have none, and to write it costs a fifth.
         """
         consumer = self._consumer
         new: list[Row] = []
         known: list[Row] = []
+        waking: list[Row] = []
         for entity in sorted(changes):
-            row = changes[entity]
-            if row[0] == 1:
+            version, deliverer, fence, state, wake_at_us = row = changes[entity]
+            if version == 1:
                 new.append((*row, consumer, entity))
+            elif entity in before and before[entity].wake_at_us == wake_at_us:
+                known.append((version, deliverer, fence, state, consumer, entity, version - 1))
             else:
-                known.append((*row, consumer, entity, row[0] - 1))
+                waking.append((*row, consumer, entity, version - 1))
         forgotten = [(consumer, entity, forget[entity]) for entity in sorted(forget)]
         written = self._write(
             """INSERT INTO inorder_states (version, deliverer, fence, state, wake_at_us, consumer, entity)
             VALUES (:version, :deliverer, :fence, :state, :wake_at_us, :consumer, :entity) ON CONFLICT DO NOTHING""",
             new,
         )
+        columns = "version = :version, deliverer = :deliverer, fence = :fence, state = :state"
         condition = "WHERE consumer = :consumer AND entity = :entity AND version = :before"
-        written += self._write(
-            f"""UPDATE inorder_states SET version = :version, deliverer = :deliverer, fence = :fence, state = :state,
-            wake_at_us = :wake_at_us {condition}""",
-            known,
-        )
+        written += self._write(f"UPDATE inorder_states SET {columns} {condition}", known)
+        written += self._write(f"UPDATE inorder_states SET {columns}, wake_at_us = :wake_at_us {condition}", waking)
         written += self._write(f"DELETE FROM inorder_states {condition}", forgotten)
-        if written != len(new) + len(known) + len(forgotten):
+        if written != len(changes) + len(forgotten):
             raise Conflict(consumer, changes.keys() | forget.keys())
 
     def _write(self, statement: str, rows: Sequence[Row]) -> int:

@@ -20,6 +20,13 @@ def save(store: Store, **changes: Stored) -> None:
         States(connection, "worker").save(changes)
 
 
+def save_knowing(store: Store, **changes: Stored) -> None:
+    """With what is there."""
+    with store.transaction() as connection:
+        states = States(connection, "worker")
+        states.save(changes, before=states.load(changes))
+
+
 def forget(store: Store, **versions: int) -> None:
     with store.transaction() as connection:
         States(connection, "worker").save({}, versions)
@@ -96,6 +103,8 @@ def test_a_version_that_is_not_there_any_more_is_not_overwritten(database: Datab
     save(store, a=change(1, b"2"))
     with pytest.raises(Conflict, match="another consumer has changed 'a'"):
         save(store, a=change(stale, b"lost"), b=change(0))
+    with pytest.raises(Conflict, match="another consumer has changed 'a'"):
+        save_knowing(store, a=change(stale, b"lost"), b=change(0))
     assert load(store, "a", "b") == {"a": (2, b"2")}
 
 
@@ -129,6 +138,19 @@ def test_what_is_due_comes_page_by_page_in_the_order_of_time(database: Database)
         assert states.due(30, (30, "a"), 3) == []
         assert states.next_wake_us(30) == 99
         assert states.next_wake_us(99) is None
+
+
+def test_a_time_to_wake_up_is_as_it_was_written_last_whatever_else_is_known(database: Database) -> None:
+    store = database.store()
+    times = {"a": 10, "b": None, "c": 10, "d": None}
+    save(store, **{name: change(0, wake_at_us=at_us) for name, at_us in times.items()})
+    after = {"a": 10, "b": 20, "c": None, "d": None}
+    save_knowing(store, **{name: change(1, b"2", wake_at_us=at_us) for name, at_us in after.items()})
+    with store.transaction() as connection:
+        states = States(connection, "worker")
+        assert {name: row.wake_at_us for name, row in states.load(after).items()} == after
+        assert states.due(99, (-1, ""), 9) == [(10, "a"), (20, "b")]
+    assert load(store, *times) == dict.fromkeys(times, (2, b"2"))
 
 
 def test_a_message_is_put_into_quarantine_once(database: Database) -> None:
