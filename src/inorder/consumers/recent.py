@@ -11,7 +11,7 @@ from inorder.patterns.step import Pattern
 S = TypeVar("S")
 
 MAX_ENTITIES = 10_000
-MAX_BYTES = 500  # of a state; a larger one is read again
+MAX_BYTES = 2_000  # of a state, as of one with some messages parked; a larger one is read again
 
 
 class StoredPattern(Pattern[S], Protocol[S]):
