@@ -29,7 +29,6 @@ LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parke
 Apply = Callable[[Applied, Any], object]
 ApplyAll = Callable[[Sequence[Applied], Any], object]
 OnGap = Callable[[Missing, Any], object]
-Arrival = tuple[Event, Message]
 
 
 class Consumer(Worker, Generic[S]):
@@ -84,12 +83,15 @@ class Consumer(Worker, Generic[S]):
         now_us = self._clock.now_us()
         with self._store.transaction() as connection:
             states = States(connection, self.name)
-            arrivals = self._arrivals(messages, states, now_us)
-            fences = self._fences(arrivals)
+            events, readable = self._events(messages, states, now_us)
+            fences = self._fences(events, readable)
             self._recent.read(fences.keys(), states, connection)
             deliverer = messages[0].ack_id.rpartition("-")[0]
             overtaken = self._overtaken(fences, deliverer) if self._ordered else set()
-            events = [event for event, _ in arrivals if event[0] not in overtaken]
+            not_ours: set[str] = set()
+            if overtaken:
+                not_ours = {message_id_of(event) for event in events if event[0] in overtaken}
+                events = [event for event in events if event[0] not in overtaken]
             batch = self._step(events, states, now_us)
             self._take_effect(batch.emit, connection, states, now_us)
             changes, forgotten = self._changes(batch, fences, deliverer)
@@ -100,25 +102,26 @@ class Consumer(Worker, Generic[S]):
         self._recent.wrote(changes, batch.states, until)
         run.look_by(min(batch.wakes.values(), default=now_us + LOOK_US))
         again = {message_id_of(event) for fate, event in batch.emit if fate == RETRY}
-        not_ours = {message.id for event, message in arrivals if overtaken and event[0] in overtaken}
         return _answers(messages, again, not_ours)
 
-    def _arrivals(self, messages: Sequence[Message], states: States, now_us: int) -> list[Arrival]:
-        """The messages that can be read; others are put into quarantine."""
-        arrivals = []
+    def _events(self, messages: Sequence[Message], states: States, now_us: int) -> tuple[list[Event], list[Message]]:
+        """The messages that can be read, side by side with what they say; others are put into quarantine."""
+        events: list[Event] = []
+        readable: list[Message] = []
         for message in messages:
             try:
-                arrivals.append((event_of(message, self._read, self._fields), message))
+                events.append(event_of(message, self._read, self._fields))
+                readable.append(message)
             except Exception as error:
                 states.quarantine(quarantine_row(unread(message), f"cannot be read: {error}", now_us))
-        return arrivals
+        return events, readable
 
-    def _fences(self, arrivals: Iterable[Arrival]) -> dict[str, int]:
+    def _fences(self, events: Iterable[Event], messages: Iterable[Message]) -> dict[str, int]:
         """For each key, the number of its newest delivery; 0 where several may be out at once, and none is old."""
         if not self._ordered:
-            return {event[0]: 0 for event, _ in arrivals}
+            return {event[0]: 0 for event in events}
         fences: dict[str, int] = {}
-        for event, message in arrivals:
+        for event, message in zip(events, messages, strict=True):
             key = event[0]
             fence = message.fencing_token if message.ordering_key == key else 0
             fences[key] = max(fences.get(key, 0), fence)
@@ -143,20 +146,24 @@ class Consumer(Worker, Generic[S]):
                 events = readable
 
     def _take_effect(self, emitted: Iterable[Outcome], connection: Connection, states: States, now_us: int) -> None:
-        together: list[Applied] = []
+        through: list[Applied] = []
         for fate, event in emitted:
             if fate in APPLIED:
-                if self._apply is None:
-                    together.append(applied(fate, event))
-                else:
-                    self._apply_one(self._apply, applied(fate, event), connection)
+                through.append(applied(fate, event))
             elif fate == QUARANTINED:
                 states.quarantine(quarantine_row(event, "quarantined by the pattern", now_us))
             elif fate == GAP and self._on_gap is not None:
-                self._apply_together(together, connection)  # what comes before the gap is told before it
-                together = []
+                self._let_through(through, connection)  # what comes before the gap is told before it
+                through = []
                 self._on_gap(event, connection.raw)
-        self._apply_together(together, connection)
+        self._let_through(through, connection)
+
+    def _let_through(self, events: Sequence[Applied], connection: Connection) -> None:
+        if self._apply is not None:
+            for event in events:
+                self._apply_one(self._apply, event, connection)
+        elif self._apply_all is not None and events:
+            self._apply_all(events, connection.raw)
 
     def _apply_one(self, apply: Apply, event: Applied, connection: Connection) -> None:
         try:
@@ -164,10 +171,6 @@ class Consumer(Worker, Generic[S]):
         except Exception as error:  # the event may have been parked, and its message be another one
             error.add_note(f"while message {event.message_id} of {event.key!r} was applied")
             raise
-
-    def _apply_together(self, events: Sequence[Applied], connection: Connection) -> None:
-        if events and self._apply_all is not None:
-            self._apply_all(events, connection.raw)
 
     def _changes(
         self, batch: Batch[S], fences: Mapping[str, int], deliverer: str
