@@ -137,7 +137,7 @@ def orders(reader: DataFrameReader | DataStreamReader) -> DataFrame:
 
 
 def audited(rows: DataFrame, source: str, page: str, **options: Any) -> Audit:
-    if "_fate" not in rows.columns:  # the table knows by its files and rows in which order it was written
+    if "_fate" not in rows.columns:  # the table knows by its batches, files and rows in which order it was written
         options |= {"position": "position", "arrival_time": "publish_time"}
     found = audit(rows, key="order_id", sequence="sequence", source=source, **options)
     (FOLDER / page).write_text(found.as_html(), encoding="utf-8")

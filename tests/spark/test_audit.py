@@ -23,6 +23,7 @@ from inorder.patterns import Resequencer, SlotTable, fold_timed
 from inorder.spark import audit
 from inorder.spark.auditing import Audit
 from inorder.spark.findings import PLACES, TIMES_US
+from inorder.spark.sinks.files import ParquetFolder
 
 from ..unit.spark.readings import Event, Reading
 
@@ -362,6 +363,57 @@ def test_whatever_names_an_entity_is_a_key(spark: SparkSession, key: str, names:
     assert sorted(row["key"] for row in found.keys.collect()) == names
 
 
+def test_batches_of_our_sink_are_in_the_order_of_their_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    """By name, the eleventh would be the third."""
+    sink = ParquetFolder(str(tmp_path / "table"))
+    for batch in range(12):
+        sink(spark.sql(f"SELECT 'a' AS k, {batch} AS seq").coalesce(1), batch)
+    found = audit(spark.read.parquet(sink.path), key="k", sequence="seq")
+    assert str(found) == "in order: 12 events of 1 key"
+    assert found.findings.columns.arrival_order == "batch_id, then path of the file, then the row within it"
+    spark.sql("SELECT 'a' AS k, 9 AS seq, 1 AS batch_id").write.parquet(str(tmp_path / "other"))
+    own = audit(spark.read.parquet(str(tmp_path / "other")), key="k", sequence="seq").findings
+    assert own.columns.arrival_order == "path of the file, then the row within it"
+
+
+def test_what_is_not_a_number_is_no_position(spark: SparkSession) -> None:
+    log = table(spark, [(0, "a", 1), (1, "a", 2)])
+    found = audit(log, key="k", sequence="seq", position="double('NaN')").findings
+    assert (found.unplaced, found.reordered) == (2, 0)
+
+
+def test_where_no_late_event_has_a_time_no_timeout_is_told(spark: SparkSession) -> None:
+    log = table(spark, [(0, "a", 2), (1, "a", 1)])
+    found = audit(log, key="k", sequence="seq", position="pos", arrival_time="arrived").findings
+    assert (found.reordered, found.untimed, found.longest_wait_us, found.timeout_us) == (1, 2, None, None)
+
+
+def test_more_partitions_than_are_shown_are_counted_all_the_same(spark: SparkSession) -> None:
+    log = spark.range(0, 10_000).selectExpr("id AS pos", "string(id % 7) AS k", "id AS seq")
+    found = audit(log, key="k", sequence="seq", position="pos", partition="pos", allow=["gap"]).findings
+    assert (len(found.partitions), found.imbalance) == (4_096, pytest.approx(1))
+
+
+def test_a_partition_without_a_name_is_one_too(spark: SparkSession) -> None:
+    log = table(spark, [(at, "a", at) for at in range(6)])
+    found = audit(log, key="k", sequence="seq", position="pos", partition="if(pos < 2, null, 'p')").findings
+    assert {load.name: load.events for load in found.partitions} == {"p": 4, "None": 2}
+
+
+def test_times_that_no_calendar_has_are_told_all_the_same(spark: SparkSession) -> None:
+    log = table(spark, [(0, "a", 5), (1, "a", 4), (2, "a", 5)])
+    for seconds in (10**12, -(10**12)):
+        found = audit(log, key="k", time=f"timestamp_seconds(seq * {seconds})", position="pos")
+        assert "µs from 1970 on" in found.as_html()
+
+
+def test_an_empty_log_says_so(spark: SparkSession) -> None:
+    found = audit(table(spark, []), key="k", sequence="seq", position="pos")
+    assert str(found) == "nothing to judge: there are no events"
+    assert str(audit(table(spark, [(0, None, 1)]), key="k", sequence="seq", position="pos")).endswith("has a key")
+    assert found.keys.count() == found.violations.count() == 0
+
+
 def test_an_order_of_arrival_is_not_guessed(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text('{"k": "a", "seq": 1}\n')
     with pytest.raises(InvalidArgument, match="position: name the column, or columns, that say in which order"):
@@ -378,6 +430,12 @@ def test_an_order_of_arrival_is_not_guessed(spark: SparkSession, tmp_path: Path)
         ({"sequence": "seq / 2"}, "sequence: whole numbers, or texts of them, but 'seq / 2' is double"),
         ({"key": "array(k)"}, "key: 'array\\(k\\)' is array<string>; make a text of it"),
         ({"position": "array(pos)"}, "position: 'array\\(pos\\)' is array<bigint>; name what is in it, each by itself"),
+        ({"position": "null"}, "position: a number, a text or a time, but 'null' is void"),
+        ({"position": 5}, "position: the name of a column, or an SQL expression, not 5"),
+        ({"position": "collate(k, 'UTF8_LCASE')"}, "position: .* where texts that differ may be equal"),
+        ({"key": "collate(k, 'UTF8_LCASE')"}, "key: .* is string collate UTF8_LCASE, where texts that differ may be"),
+        ({"sequence": "sum(seq)"}, "these columns cannot be read together: .*MISSING_GROUP_BY"),
+        ({"allow": "gap"}, "allow: a list of kinds, not 'gap'"),
         ({"arrival_time": "pos"}, "arrival_time: 'pos' is a number, and its unit is unknown"),
         ({"start": "began"}, "start and end: give both, or neither"),
         ({"top": 0}, "top: a whole number of at least 1"),
@@ -389,6 +447,14 @@ def test_a_wrong_call_is_told_what_to_do(log: DataFrame, wrong: dict[str, Any], 
     arguments: dict[str, Any] = {"key": "k", "sequence": "seq", "position": "pos", **wrong}
     with pytest.raises(InvalidArgument, match=complaint):
         audit(log, **arguments)
+
+
+def test_columns_that_differ_in_case_alone_and_streams_are_refused(spark: SparkSession) -> None:
+    twice = spark.sql("SELECT 1 AS pos, 'a' AS k, 'b' AS K, 1 AS seq")
+    with pytest.raises(InvalidArgument, match=r"key: 'k' cannot be read: .*AMBIGUOUS"):
+        audit(twice, key="k", sequence="seq", position="pos")
+    with pytest.raises(InvalidArgument, match="the audit is of a table, and this is a stream"):
+        audit(spark.readStream.format("rate").load(), key="value", sequence="value", position="timestamp")
 
 
 def test_numbers_may_be_texts_and_times_without_a_zone(spark: SparkSession) -> None:

@@ -37,7 +37,7 @@ def test_a_broken_file_is_told_with_its_first_violations(tmp_path: Path, capsys:
     assert code == 1
     assert out.splitlines() == [
         "broken: 1 reordered, 1 gap among 3 events of 1 key",
-        "order of arrival: file_block_start, then row_in_block",
+        "order of arrival: block of the file, then the line within it",
         "1 number missing in 1 gap",
         "latest event: 1 event of its key behind its overtaker",
         "to repair it: a buffer of 1 event per key, a timeout of more than 5 s",

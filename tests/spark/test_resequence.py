@@ -383,8 +383,8 @@ def test_damage_to_the_state_stops_the_query_and_restored_it_goes_on(
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no such column": ({"sequence": "seq"}, "number: there is no column 'seq', only key, number, position"),
-    "no number": ({"sequence": "key"}, "number: 'key' is string, and must be whole numbers; cast it"),
+    "no such column": ({"sequence": "seq"}, "sequence: there is no column 'seq', only key, number, position"),
+    "no number": ({"sequence": "key"}, "sequence: 'key' is string, and must be whole numbers; cast it"),
     "a retry": ({"when_full": "retry"}, "nobody who would send a row again"),
     "no duration": ({"gap_timeout": "soon"}, "gap_timeout: seconds, a timedelta, or text such as '30 seconds'"),
     "no buckets": ({"buckets": 0}, "buckets"),

@@ -46,7 +46,7 @@ def session(
         raise FailedPrecondition(f"{who} runs on Spark, which is not here: pip install 'inorder[spark]'") from None
     from inorder.spark.reasons import reason
 
-    for logger in ("DataFrameQueryContextLogger", "py4j.clientserver"):
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "py4j.clientserver"):
         logging.getLogger(logger).disabled = True  # what they log, the error says
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes the first python3 on the path
     if sys.stderr.isatty():

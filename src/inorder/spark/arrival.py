@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Window
@@ -15,10 +14,19 @@ from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 
 from inorder.errors import InvalidArgument
+from inorder.spark.reasons import reason
 
 TOPIC_COLUMNS = {"position", "ordering_key", "publish_time"}  # a table with these is a topic of ours
-_NESTED = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
 FILE_POSITION = ("_metadata.file_path", "_metadata.row_index")
+LINE_POSITION = ("_inorder_block", "_inorder_line")  # of one file of text, where a line is a row
+BATCH = "batch_id"  # a folder for each batch, as our sink writes them: their names do not sort as their numbers do
+
+_IN_WORDS = {
+    **dict(zip(FILE_POSITION, ("path of the file", "the row within it"), strict=True)),
+    **dict(zip(LINE_POSITION, ("block of the file", "the line within it"), strict=True)),
+}
+_NESTED = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
+_ORDERED = (T.NumericType, T.StringType, T.BinaryType, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +43,8 @@ class Named:
     partition: str | None
 
     @property
-    def by(self) -> Literal["sequence", "time"]:
-        return "time" if self.sequence is None else "sequence"
+    def by_time(self) -> bool:
+        return self.sequence is None
 
     @property
     def position_columns(self) -> list[str]:
@@ -46,9 +54,7 @@ class Named:
     @property
     def arrival_order(self) -> str:
         """In words."""
-        if self.position == FILE_POSITION:
-            return "path of the file, then the row within it"
-        return ", then ".join(self.position)
+        return ", then ".join(_IN_WORDS.get(name, name) for name in self.position)
 
 
 def named(
@@ -64,6 +70,10 @@ def named(
     partition: str | None,
 ) -> Named:
     """The columns to read, where some may be known by the kind of the log."""
+    if log.isStreaming:
+        raise InvalidArgument(
+            "the audit is of a table, and this is a stream: read it as a table, or audit what it writes"
+        )
     is_topic = set(log.columns) >= TOPIC_COLUMNS
     key = key or ("ordering_key" if is_topic else None)
     if key is None:
@@ -87,13 +97,16 @@ def named(
 
 
 def _given(position: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (position,) if isinstance(position, str) else tuple(position or ())
+    several = position if isinstance(position, list | tuple) else () if position is None else (position,)
+    return tuple(several)  # anything, whatever the annotation says: it is looked at one by one
 
 
 def _of_files(log: DataFrame) -> tuple[str, ...]:
     """Parquet files know the place of each row, wherever Spark takes it."""
     try:
         log.select(*FILE_POSITION)
+        if BATCH in log.columns and all(f"/{BATCH}=" in file for file in log.inputFiles()):
+            return (BATCH, *FILE_POSITION)
     except PySparkException:
         raise InvalidArgument(
             "position: name the column, or columns, that say in which order the events arrived, such as the offset in "
@@ -119,7 +132,7 @@ def rows(log: DataFrame, names: Named) -> DataFrame:
     value = event_us if names.sequence is None else _sequence(log, names.sequence)
     assert value is not None
     found |= {"value": F.when(placed, value), **positions}
-    if event_us is not None and names.by == "sequence":
+    if event_us is not None and not names.by_time:
         found["event_us"] = F.when(placed & value.isNotNull(), event_us)
     if names.arrival_time is not None:
         arrival_us = _time_us(log, "arrival_time", names.arrival_time)
@@ -128,7 +141,10 @@ def rows(log: DataFrame, names: Named) -> DataFrame:
         found |= {"start_us": _time_us(log, "start", names.start), "end_us": _time_us(log, "end", names.end)}
     if names.partition is not None:
         found["partition"] = _column(log, "partition", names.partition).cast("string")
-    return log.select(*(column.alias(name) for name, column in found.items()))
+    try:
+        return log.select(*(column.alias(name) for name, column in found.items()))
+    except PySparkException as error:
+        raise InvalidArgument(f"these columns cannot be read together: {reason(error)}") from None
 
 
 def by_key(rows: DataFrame, names: Named) -> DataFrame:
@@ -155,15 +171,18 @@ def _with_overlaps(rows: DataFrame, together: Sequence[Column], names: Named) ->
 
 
 def _column(log: DataFrame, role: str, name: str) -> Column:
-    if name in log.columns:
-        return F.col(f"`{name.replace('`', '``')}`")
+    given: object = name  # anything, whatever the annotation says
+    if not isinstance(given, str):
+        raise InvalidArgument(f"{role}: the name of a column, or an SQL expression, not {given!r}")
+    known = [one for one in log.columns if one not in LINE_POSITION]
     try:
-        column = F.expr(name)
-        log.select(column)
-    except PySparkException:
+        column = F.col(f"`{name.replace('`', '``')}`") if name in log.columns else F.expr(name)
+        log.select(column.alias("it"))
+    except PySparkException as error:
+        if name in log.columns:
+            raise InvalidArgument(f"{role}: {name!r} cannot be read: {reason(error)}") from None
         raise InvalidArgument(
-            f"{role}: {name!r} is neither a column nor an SQL expression over the columns, which are "
-            f"{', '.join(log.columns)}"
+            f"{role}: {name!r} is neither a column nor an SQL expression over the columns, which are {', '.join(known)}"
         ) from None
     return column
 
@@ -177,6 +196,7 @@ def _key(log: DataFrame, name: str) -> Column:
     kind = _type(log, column)
     if isinstance(kind, _NESTED):
         raise InvalidArgument(f"key: {name!r} is {kind.simpleString()}; make a text of it, as in to_json({name})")
+    _check_collation("key", name, kind)
     text = column.cast("string")
     if isinstance(kind, T.BinaryType | T.StringType):  # either may hold bytes that are no text
         text = F.coalesce(F.try_validate_utf8(text), F.hex(column))
@@ -188,7 +208,20 @@ def _position(log: DataFrame, name: str) -> Column:
     kind = _type(log, column)
     if isinstance(kind, _NESTED):
         raise InvalidArgument(f"position: {name!r} is {kind.simpleString()}; name what is in it, each by itself")
+    if not isinstance(kind, _ORDERED):
+        raise InvalidArgument(f"position: a number, a text or a time, but {name!r} is {kind.simpleString()}")
+    _check_collation("position", name, kind)
+    if isinstance(kind, T.FractionalType) and not isinstance(kind, T.DecimalType):
+        return F.when(~F.isnan(column), column)  # what is not a number is no position
     return column
+
+
+def _check_collation(role: str, name: str, kind: T.DataType) -> None:
+    if isinstance(kind, T.StringType) and not kind.isUTF8BinaryCollation():
+        raise InvalidArgument(
+            f"{role}: {name!r} is {kind.simpleString()}, where texts that differ may be equal; say that none are: "
+            f"collate({name}, 'UTF8_BINARY')"
+        )
 
 
 def _sequence(log: DataFrame, name: str) -> Column:

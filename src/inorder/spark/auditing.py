@@ -29,11 +29,14 @@ from inorder.spark.findings import (
     Violation,
 )
 from inorder.spark.page import page
-from inorder.spark.tallying import COLUMNS, COUNTS
+from inorder.spark.tallying import COUNTS, TOLD
 from inorder.spark.totals import Key, Totals, merged
-from inorder.spark.violations import OTHER
+from inorder.spark.violations import IN_ORDER_BY, NUMBERS, OTHER, TEXTS
 
 ALLOWABLE = tuple(kind for kind in KINDS if kind != "reordered")
+
+_TYPES = {"key": "STRING", "is_split": "BOOLEAN"}  # others are numbers
+_KEYS = ", ".join(f"{name} {_TYPES.get(name, 'BIGINT')}" for name in TOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +51,15 @@ class Audit:
     @property
     def keys(self) -> DataFrame:
         """A row for each key, with its counts, its buffer and its longest wait."""
-        return by_key(self._events, self._names).mapInArrow(self._examination.keys, COLUMNS)
+        return by_key(self._events, self._names).mapInArrow(self._examination.keys, _KEYS)
 
     @property
     def violations(self) -> DataFrame:
         """A row for each violation; the fields are those of `Violation`."""
-        found = by_key(self._events, self._names)
-        told = found.mapInArrow(self._examination.violations, _violation_schema(found, self._names))
+        arranged = by_key(self._events, self._names)
+        found = arranged.mapInArrow(self._examination.violations, _violation_schema(arranged, self._names))
         position, other = (_position(self._names, prefix) for prefix in ("", OTHER))
-        return told.select("kind", "key", position, "value", "until", other, "places", "time_us")
+        return found.select("kind", "key", position, "value", "until", other, "places", "time_us")
 
     @property
     def in_order(self) -> bool:
@@ -149,28 +152,28 @@ def audit(
         partition=partition,
     )
     events = rows(log, names)
-    told = Examination(names.position_columns, names.by == "time", tuple(allow), top, partitions)
-    totals, first = _found(events, names, told)
-    return Audit(_findings(source, names, told, totals, first), events, names, told)
+    examination = Examination(names.position_columns, names.by_time, tuple(allow), top, partitions)
+    totals, first = _found(events, names, examination)
+    return Audit(_findings(source, names, examination, totals, first), events, names, examination)
 
 
-def _found(events: DataFrame, names: Named, told: Examination) -> tuple[Totals, list[Row]]:
+def _found(events: DataFrame, names: Named, examination: Examination) -> tuple[Totals, list[Row]]:
     """The totals, and the first violations."""
     arranged = by_key(events, names)
     schema = _violation_schema(arranged, names).add(TOTALS, T.StringType())
-    found = arranged.mapInArrow(told.totals, schema).collect()
-    totals = merged((Totals.from_json(row[TOTALS]) for row in found if row[TOTALS] is not None), told.top)
+    found = arranged.mapInArrow(examination.totals, schema).collect()
+    totals = merged((Totals.from_json(row[TOTALS]) for row in found if row[TOTALS] is not None), examination.top)
     _refuse_ties(totals.sums["tied"], names)
     first = sorted((row for row in found if row[TOTALS] is None), key=lambda row: _place_of(row, names))
-    return totals, first[: told.top]
+    return totals, first[: examination.top]
 
 
 def _violation_schema(arranged: DataFrame, names: Named) -> T.StructType:
     """As `violations.schema` has it."""
     schema = T.StructType()
-    for name in ("kind", "key"):
+    for name in TEXTS:
         schema.add(name, T.StringType())
-    for name in ("value", "until", "places", "time_us"):
+    for name in NUMBERS:
         schema.add(name, T.LongType())
     for prefix in ("", OTHER):
         for name in names.position_columns:
@@ -189,8 +192,8 @@ def _position(names: Named, prefix: str) -> Column:
 
 
 def _place_of(row: Row, names: Named) -> Any:
-    """Sorts as the rows do; what is not known goes first."""
-    values = (row[name] for name in (*names.position_columns, "key", "kind", "value"))
+    """Sorts as `violations` does; what is not known goes first."""
+    values = (row[name] for name in (*names.position_columns, *IN_ORDER_BY))
     return [(value is not None, value) for value in values]
 
 
@@ -199,6 +202,8 @@ def _check(partitions: int, allow: Collection[Kind], top: int) -> None:
     check_whole("partitions", partitions)
     if partitions > SLOTS:
         raise InvalidArgument(f"partitions: up to {SLOTS}, not {partitions}")
+    if isinstance(allow, str):
+        raise InvalidArgument(f"allow: a list of kinds, not {allow!r}")
     for kind in allow:
         if kind not in ALLOWABLE:
             raise InvalidArgument(f"allow: some of {', '.join(ALLOWABLE)}, not {kind!r}")
@@ -212,14 +217,17 @@ def _refuse_ties(tied: int, names: Named) -> None:
         )
 
 
-def _findings(source: str, names: Named, told: Examination, totals: Totals, first: Sequence[Row]) -> Findings:
+def _findings(source: str, names: Named, examination: Examination, totals: Totals, first: Sequence[Row]) -> Findings:
     sums, maxima = totals.sums, totals.maxima
     has_runs, has_clock, has_times = names.start is not None, names.arrival_time is not None, names.time is not None
-    timeout_us = maxima["wait_us"] + 1 if sums["reordered"] else 0
+    loads = _loads(totals, names, examination.partitions)
+    # Where no late event has a time, nobody knows how long anything waited.
+    wait_us = maxima["wait_us"] if has_clock and (any(totals.waits) or not sums["reordered"]) else None
+    timeout_us = None if wait_us is None else wait_us + 1 if sums["reordered"] else 0
     return Findings(
         source=source,
         columns=_columns(names),
-        allowed=told.allowed,
+        allowed=examination.allowed,
         events=sums["events"] + sums["unkeyed"],
         unkeyed=sums["unkeyed"],
         unplaced=sums["unplaced"],
@@ -233,15 +241,16 @@ def _findings(source: str, names: Named, told: Examination, totals: Totals, firs
         unmeasured_runs=sums["unmeasured"] if has_runs else None,
         untimed=sums["untimed"] if has_clock else None,
         farthest=maxima["farthest"],
-        longest_wait_us=maxima["wait_us"] if has_clock else None,
+        longest_wait_us=wait_us,
         buffer=maxima["buffer"],
-        timeout_us=timeout_us if has_clock else None,
+        timeout_us=timeout_us,
         watermark_us=maxima["delay_us"] if has_times else None,
         lateness=_bars(totals.lateness, PLACES),
         waits=_bars(totals.waits, TIMES_US) if has_clock or has_times else None,
         hot_keys=_keys(totals.hot_keys, sums["events"]),
         worst_keys=_keys(totals.worst_keys, sums["events"]),
-        partitions=_loads(totals, names, told.partitions),
+        partitions=loads[:SLOTS],
+        imbalance=max((load.share for load in loads), default=0) * len(loads) or 1.0,
         split_keys=None if names.partition is None else sums["split_keys"],
         violations=tuple(_violation(row, names) for row in first),
     )
@@ -279,10 +288,10 @@ def _keys(found: Sequence[Key], events: int) -> tuple[KeyFindings, ...]:
 
 
 def _loads(totals: Totals, names: Named, partitions: int) -> tuple[PartitionLoad, ...]:
-    """Those of the log from the highest down, as far as they are as many as we could have; or ours, by number."""
+    """Those of the log, from the highest down; or ours, by number."""
     loads = [(str(number), totals.loads[str(number)]) for number in range(partitions)]
     if names.partition is not None:
-        loads = sorted(totals.loads.items(), key=lambda load: (-load[1], load[0]))[:SLOTS]
+        loads = sorted(totals.loads.items(), key=lambda load: (-load[1], load[0]))
     return tuple(PartitionLoad(name, load, load / (totals.sums["events"] or 1)) for name, load in loads)
 
 

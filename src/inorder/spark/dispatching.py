@@ -20,6 +20,7 @@ from inorder.errors import InvalidArgument
 from inorder.message import Message
 from inorder.patterns.dispatcher import Events
 from inorder.patterns.step import APPLIED
+from inorder.spark.mapping import map_in_arrow
 from inorder.spark.outcomes import FATE
 from inorder.spark.streams import OrderedStream
 
@@ -50,8 +51,8 @@ def dispatch(
     results = StructField(COLUMNS[-1], MapType(StringType(), StringType()))
     dispatched = StructType([*schema.fields, *texts, results])
     if isinstance(rows, OrderedStream):
-        return rows.followed_by(lambda outcome: outcome.mapInArrow(task, dispatched))
-    return rows.mapInArrow(task, dispatched)
+        return rows.followed_by(lambda outcome: map_in_arrow(outcome, task, dispatched))
+    return map_in_arrow(rows, task, dispatched)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from inorder.spark.findings import Kind
 from inorder.spark.judging import Judge, Judged
-from inorder.spark.tallying import KeyTally
+from inorder.spark.tallying import TOLD, KeyTally
 from inorder.spark.tasks import ROWS_AT_ONCE, in_utc
 from inorder.spark.totals import Totals, merged, totals_of
 from inorder.spark.violations import first_of, schema, violations
@@ -31,22 +31,23 @@ class Examination:
 
     def totals(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`: the first violations, and behind them a row with the totals."""
-        tally, found, first = KeyTally(), Totals(), list[pa.Table]()
+        tally, found, first = KeyTally(), Totals(), None
         for judged in self._judged(batches):
             new = totals_of(judged, tally.add(judged), self.allowed, self.top, self.partitions)
             found = merged([found, new], self.top)
-            none = schema(judged.rows.select(self.positions).schema).empty_table()
-            first = [first_of([none, *first, *violations(judged, self.allowed)], self.positions, self.top)]
-        for table in first:
-            told = table.append_column(TOTALS, pa.nulls(len(table), pa.string()))
-            yield from told.to_batches()
-            yield from pa.Table.from_pylist([{TOTALS: found.as_json()}], schema=told.schema).to_batches()
+            if first is None:
+                first = schema(judged.rows.select(self.positions).schema).empty_table()
+            first = first_of([first, *violations(judged, self.allowed)], self.positions, self.top)
+        if first is not None:
+            rows = first.append_column(TOTALS, pa.nulls(len(first), pa.string()))
+            yield from rows.to_batches()
+            yield from pa.Table.from_pylist([{TOTALS: found.as_json()}], schema=rows.schema).to_batches()
 
     def keys(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`: a row for each key."""
         tally = KeyTally()
         for judged in self._judged(batches):
-            yield from tally.add(judged).to_batches(max_chunksize=ROWS_AT_ONCE)
+            yield from tally.add(judged).select(TOLD).to_batches(max_chunksize=ROWS_AT_ONCE)
 
     def violations(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`: a row for each violation."""
@@ -55,12 +56,13 @@ class Examination:
                 yield from table.to_batches(max_chunksize=ROWS_AT_ONCE)
 
     def _judged(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Judged]:
-        judge, piece = Judge(self.positions, by_time=self.by_time), list[pa.RecordBatch]()
+        judge, piece, count = Judge(self.positions, by_time=self.by_time), list[pa.RecordBatch](), 0
         for batch in batches:
             piece.append(batch)
-            if sum(map(len, piece)) >= self.piece:
+            count += len(batch)
+            if count >= self.piece:
                 yield judge.judged(_rows(piece))
-                piece = [batch.slice(0, 0)]
+                piece, count = [batch.slice(0, 0)], 0
         if piece:
             yield judge.judged(_rows(piece), is_end=True)
 

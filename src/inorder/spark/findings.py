@@ -111,7 +111,8 @@ class Findings:
     waits: tuple[Bar, ...] | None
     hot_keys: tuple[KeyFindings, ...]
     worst_keys: tuple[KeyFindings, ...]
-    partitions: tuple[PartitionLoad, ...]
+    partitions: tuple[PartitionLoad, ...]  # the 4,096 with the highest load, if there are more
+    imbalance: float  # the load of the hottest partition, as a multiple of an equal share; 1 is even
     split_keys: int | None
     violations: tuple[Violation, ...]  # the first few
 
@@ -126,18 +127,13 @@ class Findings:
         return not any(self.count(kind) for kind in KINDS if kind not in self.allowed)
 
     @property
-    def imbalance(self) -> float:
-        """The load of the hottest partition, as a multiple of an equal share; 1 is even."""
-        return max((load.share for load in self.partitions), default=0) * len(self.partitions) or 1.0
-
-    @property
     def verdict(self) -> str:
         """In one sentence."""
         keyed = self.events - self.unkeyed
         subject = f"{counted(keyed, 'event')} of {counted(self.keys, 'key')}"
         found = [_so_many(self.count(kind), kind) for kind in KINDS if self.count(kind)]
         if not keyed:
-            return "nothing to judge: no event has a key"
+            return f"nothing to judge: {'no event has a key' if self.events else 'there are no events'}"
         if self.in_order:
             return f"in order: {subject}" + (f"; allowed: {', '.join(found)}" if found else "")
         return f"broken: {', '.join(found)} among {subject}"
@@ -145,7 +141,7 @@ class Findings:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         plain = asdict(self)
-        return {"in_order": self.in_order, "verdict": self.verdict, **plain, "imbalance": self.imbalance}
+        return {"in_order": self.in_order, "verdict": self.verdict, **plain}
 
     def as_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False)

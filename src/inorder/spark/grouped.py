@@ -23,6 +23,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from inorder.errors import StateRefused
 from inorder.spark.hashing import buckets_of, hashes
 from inorder.spark.lines import one_chunk, one_table
+from inorder.spark.mapping import map_in_arrow
 from inorder.spark.operations import Operation, Place
 from inorder.spark.outcomes import with_outcome
 from inorder.spark.runs import Runs
@@ -34,7 +35,7 @@ STATE = "made_for STRING, lines BINARY"
 
 def in_groups(rows: DataFrame, operation: Operation, buckets: int) -> DataFrame:
     """What an operator makes of a stream, as a stream."""
-    packed = rows.mapInArrow(Packing(operation.names.key, buckets), PACKED)
+    packed = map_in_arrow(rows, Packing(operation.names.key, buckets), PACKED)
     group = Group(operation, buckets, {field.name: field.dataType.simpleString() for field in rows.schema.fields})
     # With a timeout, Spark always has one more batch to run, so only who needs it has it.
     waits = operation.step.due_us(0) is not None

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from inorder.spark.findings import Kind
 from inorder.spark.hashing import Numbers
 from inorder.spark.lines import as_numbers, one_chunk
-from inorder.spark.lineup import NONE, Lineup, Past, ranges
+from inorder.spark.lineup import NONE, Lineup, Past, as_ranges
 from inorder.spark.sorting import Flags
 
 
@@ -48,7 +48,8 @@ class Judged:
     parked: Numbers  # of each such row, how many were parked when it came, at least
     delay_us: Numbers | None  # of each such row, by how much it happened earlier than the latest before it
     tied: Numbers  # of each row at the position of the one before, the index of its key
-    spotted: tuple[Spotted, ...]
+    late: Spotted  # those that are reordered
+    spotted: tuple[Spotted, ...]  # these too
 
 
 class Judge:
@@ -58,7 +59,7 @@ class Judge:
         self._positions = positions
         self._by_time = by_time
         self._key: pa.StringArray | None = None  # of which there may be more
-        self._past: Past | None = None  # of that key
+        self.past: Past | None = None  # of that key
 
     def judged(self, given: pa.Table, *, is_end: bool = False) -> Judged:
         """What is to be said of these rows, and of gaps in keys of which nothing more can come."""
@@ -70,12 +71,13 @@ class Judge:
         line, aside = self._lined_up(rows.filter(is_placed), placed)
         # Of the first key something was judged before, if one was cut, and of the last one there may be more.
         last = len(keys) - 1
-        cut = {0: line.past(0, aside)} if self._past is not None else {}
+        cut = {0: line.past(0, aside)} if self.past is not None else {}
         if last >= 0 and last not in cut:
             cut[last] = line.past(last)
-        self._key, self._past = (None, None) if is_end or not cut else (keys.slice(last), cut[last])
+        self._key, self.past = (None, None) if is_end or not cut else (keys.slice(last), cut[last])
         delay_us = line.delay_us() if self._by_time or "event_us" in rows.column_names else None
-        spotted = [*self._of_rows(rows, code, is_placed), _late(line, delay_us, rows.column_names)]
+        late = _late(line, delay_us, rows.column_names)
+        spotted = [late, *self._of_rows(rows, code, is_placed)]
         if not self._by_time:
             spotted += [_duplicates(line), _gaps(line, list(cut))]
             spotted += [_gaps_in(past, one) for one, past in cut.items() if one < last or is_end]
@@ -89,13 +91,14 @@ class Judge:
             parked=line.parked(),
             delay_us=delay_us,
             tied=line.code[line.tied()],
+            late=late,
             spotted=tuple(spotted),
         )
 
     def _lined_up(self, rows: pa.Table, code: Numbers) -> tuple[Lineup, pa.Table]:
         """The rows behind what is known of the first key, and what of that does not matter to them."""
-        past = self._past
-        events = ranges(rows, self._positions, 0 if past is None else past.place, by_time=self._by_time)
+        past = self.past
+        events = as_ranges(rows, self._positions, 0 if past is None else past.place, by_time=self._by_time)
         aside = known = events.slice(0, 0)
         if past is not None:
             aside, known = past.parted(as_numbers(events.column("low"))[code == 0])

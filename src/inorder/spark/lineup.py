@@ -17,11 +17,12 @@ from inorder.spark.sorting import Flags, joined, running_max
 
 NONE = -1  # no such amount; amounts are not negative
 UNKNOWN = -(2**63)  # a time that nobody noted, before all others
+MOST_WASTE = 2  # times as much memory as there is to keep
 
 _FACTS = ("low", "high", "count", "place", "clock_us", "latest_us")
 
 
-def ranges(rows: pa.Table, positions: list[str], behind: int, *, by_time: bool) -> pa.Table:
+def as_ranges(rows: pa.Table, positions: list[str], behind: int, *, by_time: bool) -> pa.Table:
     """Rows that all have a number, each as a range. Places are counted through, whatever the keys, behind this one."""
     value = rows.column("value")
     facts = {
@@ -44,12 +45,15 @@ def _times(rows: pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
 class Past:
     """What matters of the events of a key that were looked at: the numbers that came, in ranges; by time, the moments.
 
-    With a range goes the event that first reached it: what comes later, from below it, was overtaken there. Behind the
-    ranges goes the newest event, as one that counts for nothing.
+    With a range goes the event that first reached it: what comes later, from below it, was overtaken there. The newest
+    event goes behind the ranges, as one that counts for nothing, so that whoever comes next is compared with it.
     """
 
-    def __init__(self, ranges: pa.Table) -> None:
+    def __init__(self, ranges: pa.Table, newest: pa.Table) -> None:
+        if ranges.get_total_buffer_size() > MOST_WASTE * ranges.nbytes:  # of tables of which little is left
+            ranges = ranges.take(pa.array(np.arange(len(ranges))))
         self._ranges = ranges
+        self._newest = newest
 
     @property
     def positions(self) -> pa.Table:
@@ -57,19 +61,24 @@ class Past:
 
     @property
     def place(self) -> int:
-        """Of the newest."""
-        return int(self._ranges.column("place")[-1].as_py()) if len(self._ranges) else 0
+        """Of the newest event; 0 if there was none."""
+        return int(pc.max(self._newest.column("place")).as_py() or 0)
+
+    @property
+    def held_bytes(self) -> int:
+        return int(self._ranges.get_total_buffer_size())
 
     def parted(self, numbers: Numbers) -> tuple[pa.Table, pa.Table]:
         """The ranges that do not matter for these numbers, as all of them are above; and the others."""
-        low, count = self._ranges.column("low"), max(0, len(self._ranges) - 1)
-        reached = bisect_right(low, numbers.min(), hi=count, key=pa.Int64Scalar.as_py) if len(numbers) else count
+        low, reached = self._ranges.column("low"), len(self._ranges)
+        if len(numbers):
+            reached = bisect_right(low, numbers.min(), key=pa.Int64Scalar.as_py)
         cut = max(0, reached - 1)
-        return self._ranges.slice(0, cut), self._ranges.slice(cut)
+        return self._ranges.slice(0, cut), pa.concat_tables([self._ranges.slice(cut), self._newest])
 
     def gaps(self) -> tuple[Numbers, Numbers, Numbers]:
         """Between the ranges: the first and the last number that is missing, and the index of the range behind."""
-        low, high = (as_numbers(self._ranges.column(name))[:-1] for name in ("low", "high"))
+        low, high = (as_numbers(self._ranges.column(name)) for name in ("low", "high"))
         return high[:-1] + 1, low[1:] - 1, np.arange(1, len(low))
 
 
@@ -82,11 +91,11 @@ class Lineup:
         self.positions = self._facts.drop_columns(list(_FACTS))
         self.first_new = len(known)
         self.code = np.concatenate([np.zeros(len(known), np.int64), code])
-        self.low, self.high, count, self.place, clock_us, self._event_us = (
+        self.low, self._high, count, self.place, clock_us, self._event_us = (
             as_numbers(self._facts.column(name)) for name in _FACTS
         )
-        self.clock_us = running_max(self.code, clock_us)
-        self.latest_us = running_max(self.code, self._event_us)
+        self._clock_us = running_max(self.code, clock_us)
+        self._latest_us = running_max(self.code, self._event_us)
         self._by_time = by_time
         self._pairs = joined(self.code, self.low)
         self._top = np.maximum.accumulate(self._pairs)
@@ -98,7 +107,7 @@ class Lineup:
     def _came(self, order: Numbers) -> Flags:
         """Whether the number of an event came before."""
         code, low = self.code[order], self.low[order]
-        reached = running_max(code, self.high[order])
+        reached = running_max(code, self._high[order])
         came = np.zeros(len(order), np.bool_)
         came[order[1:]] = (code[1:] == code[:-1]) & (low[1:] <= reached[:-1])
         return came
@@ -114,13 +123,13 @@ class Lineup:
 
     def wait_us(self, late: Numbers, overtaker: Numbers) -> Numbers:
         """How much later by the clock of arrivals."""
-        since_us = self.clock_us[overtaker]
-        return np.where(since_us == UNKNOWN, NONE, self.clock_us[late] - since_us)
+        since_us = self._clock_us[overtaker]
+        return np.where(since_us == UNKNOWN, NONE, self._clock_us[late] - since_us)
 
     def delay_us(self) -> Numbers:
         """Of each new event, by how much it happened earlier than the latest of its key so far."""
         event_us = self._event_us[self.first_new :]
-        return np.where(event_us == UNKNOWN, NONE, self.latest_us[self.first_new :] - event_us)
+        return np.where(event_us == UNKNOWN, NONE, self._latest_us[self.first_new :] - event_us)
 
     def parked(self) -> Numbers:
         """Of each new event, how many were parked when it came: how many came by then, less how many belong up to it.
@@ -133,7 +142,7 @@ class Lineup:
 
     def gaps(self) -> tuple[Numbers, Numbers, Numbers]:
         """What is missing of each key: the first and the last number, and the index of who first came from behind."""
-        code, low, high = self.code[self._order], self.low[self._order], self.high[self._order]
+        code, low, high = self.code[self._order], self.low[self._order], self._high[self._order]
         below = np.flatnonzero((code[1:] == code[:-1]) & (low[1:] - high[:-1] > 1))
         return high[below] + 1, low[below + 1] - 1, self._reached(self._order[below + 1])
 
@@ -152,13 +161,14 @@ class Lineup:
 
     def past(self, code: int, aside: pa.Table | None = None) -> Past:
         """What matters of a key from now on. Aside are ranges of it that are below all of these."""
-        aside = self._facts.slice(0, 0) if aside is None else aside
+        nothing = self._facts.slice(0, 0)
+        aside = nothing if aside is None else aside
         begin, end = np.searchsorted(self.code, [code, code + 1])
         if begin == end:
-            return Past(aside)
+            return Past(aside, nothing)
         first, behind = np.searchsorted(self.code[self._order], [code, code + 1])
         own = self._order[first:behind]
-        low, high = self.low[own], self.high[own]
+        low, high = self.low[own], self._high[own]
         begins = np.ones(len(own), np.bool_)
         begins[1:] = low[1:] != low[:-1] if self._by_time else low[1:] - high[:-1] > 1
         starts = np.flatnonzero(begins)
@@ -168,20 +178,16 @@ class Lineup:
             "count": np.add.reduceat(self._count[own], starts),
             **self._as_of(self._reached(own[starts])),
         }
-        newest = {
-            "low": high[-1:],
-            "high": high[-1:],
-            "count": np.zeros(1, np.int64),
-            **self._as_of(np.array([end - 1])),
-        }
-        return Past(pa.concat_tables([aside, pa.table(ranges), pa.table(newest)]))  # copies nothing
+        newest = {"low": high[-1:], "high": high[-1:], "count": np.zeros(1, np.int64)}
+        newest |= self._as_of(np.array([end - 1]))
+        return Past(pa.concat_tables([aside, pa.table(ranges)]), pa.table(newest))
 
     def _as_of(self, events: Numbers) -> dict[str, Numbers | pa.ChunkedArray]:
         """When and where these arrived."""
         positions = self.positions.take(pa.array(events))
         return {
             "place": self.place[events],
-            "clock_us": self.clock_us[events],
-            "latest_us": self.latest_us[events],
+            "clock_us": self._clock_us[events],
+            "latest_us": self._latest_us[events],
             **dict(zip(positions.column_names, positions.columns, strict=True)),
         }

@@ -13,12 +13,12 @@ from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 from inorder.errors import InvalidArgument, NotFound
 from inorder.journal.reading import existing_journal
 from inorder.spark import register
+from inorder.spark.arrival import LINE_POSITION
 from inorder.spark.topics import folder_of
 from inorder.transport.address import is_address
 
 _BY_ENDING = {"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"}
 _PACKED = {"gz", "bz2", "zst", "snappy"}
-_TEXT_POSITION = ("file_block_start", "row_in_block")
 
 
 class Log(NamedTuple):
@@ -53,9 +53,9 @@ def _numbered(rows: DataFrame) -> Log:
     """
     if len(rows.inputFiles()) != 1:
         return Log(rows, None)
-    block, row = _TEXT_POSITION
-    start, number = F.col(f"_metadata.{block}"), F.monotonically_increasing_id()
-    return Log(rows.withColumn(block, start).withColumn(row, number), _TEXT_POSITION)
+    block, line = LINE_POSITION
+    start, number = F.col("_metadata.file_block_start"), F.monotonically_increasing_id()
+    return Log(rows.withColumn(block, start).withColumn(line, number), LINE_POSITION)
 
 
 def _kind(source: str) -> str:

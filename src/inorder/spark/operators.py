@@ -29,6 +29,7 @@ from inorder.spark.tasks import BUCKET
 WhenFull = Literal["error", "gap"]
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_NUMBER_IS = {"apply_versions": "version", "deduplicate": "id"}  # what its argument is called; else sequence
 
 
 def resequence(
@@ -157,7 +158,7 @@ def _applied(
 ) -> OrderedStream | DataFrame:
     if rows.isStreaming:
         return _stream(operator, rows, pattern, names, invalid, keep_dropped, buckets)
-    _check(rows, names, invalid, keep_dropped, buckets)
+    _check(operator, rows, names, invalid, keep_dropped, buckets)
     return in_table(rows, pattern, names, invalid, keep_dropped)
 
 
@@ -170,28 +171,22 @@ def _stream(
     keep_dropped: bool,
     buckets: int | None,
 ) -> OrderedStream:
-    _check(rows, names, invalid, keep_dropped, buckets, by_id=isinstance(pattern, DeduplicateIds))
+    _check(operator, rows, names, invalid, keep_dropped, buckets)
     options = {one.name: getattr(pattern, one.name) for one in fields(pattern) if one.init}
     operation = Operation(operator=operator, options=options, names=names, invalid=invalid, keep_dropped=keep_dropped)
     return OrderedStream(rows, operation, buckets)
 
 
 def _check(
-    rows: DataFrame,
-    names: Names,
-    invalid: InvalidRows,
-    keep_dropped: bool,
-    buckets: int | None,
-    *,
-    by_id: bool = False,
+    operator: str, rows: DataFrame, names: Names, invalid: InvalidRows, keep_dropped: bool, buckets: int | None
 ) -> None:
     check_choice("invalid", invalid, InvalidRows)
     check_flag("keep_dropped", keep_dropped)
     check_buckets(buckets)
-    _check_columns(rows, names, by_id)
+    _check_columns(rows, names, _NUMBER_IS.get(operator, "sequence"))
 
 
-def _check_columns(rows: DataFrame, names: Names, by_id: bool) -> None:
+def _check_columns(rows: DataFrame, names: Names, number: str) -> None:
     """Refuse columns that are not there, are there twice, or have a type that no pattern reads."""
     types = {field.name: field.dataType for field in rows.schema.fields}
     if len(types) < len(rows.columns):
@@ -202,8 +197,8 @@ def _check_columns(rows: DataFrame, names: Names, by_id: bool) -> None:
     for role, name, kinds, wanted in (
         ("key", names.key, (StringType, *_WHOLE), "text or whole numbers"),
         ("id", names.number, (StringType, *_WHOLE), "text or whole numbers")
-        if by_id
-        else ("number", names.number, _WHOLE, "whole numbers"),
+        if number == "id"
+        else (number, names.number, _WHOLE, "whole numbers"),
         ("producer", names.producer, (StringType,), "text"),
         ("position", names.position, None, ""),
     ):

@@ -20,6 +20,7 @@ from inorder.options import SLOTS, check_whole
 from inorder.spark.buckets import BucketState, Manifest
 from inorder.spark.folders import Folder
 from inorder.spark.grouped import in_groups
+from inorder.spark.mapping import map_in_arrow
 from inorder.spark.operations import Operation
 from inorder.spark.outcomes import with_outcome
 from inorder.spark.sinks.files import ParquetFolder
@@ -159,7 +160,7 @@ class _Run:
         )
         if self._marks is None:  # to make it takes a tenth of what a small batch does
             self._marks = marks(rows, state.manifest.buckets)
-        outcome = in_buckets(rows, self._marks, state.manifest.buckets).mapInArrow(task, self._outcome)
+        outcome = map_in_arrow(in_buckets(rows, self._marks, state.manifest.buckets), task, self._outcome)
         for function in self._stream.following:
             outcome = function(outcome)
         assert self._stream.sink is not None

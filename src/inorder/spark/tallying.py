@@ -15,9 +15,9 @@ from inorder.spark.lines import as_numbers, one_chunk
 COUNTS: Final = dict(zip(KINDS, ("reordered", "gaps", "duplicates", "overlapping", "unplaced"), strict=True))
 SUMS: Final = ("events", *COUNTS.values(), "missing", "unmeasured", "untimed", "tied")
 MAXIMA: Final = ("buffer", "farthest", "wait_us", "delay_us")
-COLUMNS: Final = ", ".join(["key STRING", *(f"{name} BIGINT" for name in (*SUMS, *MAXIMA)), "is_split BOOLEAN"])
+TOLD: Final = ("key", *(name for name in (*SUMS, *MAXIMA) if name != "tied"), "is_split")  # ties are refused
 
-_LOWEST = -(2**62)
+_LOWEST = -(2**62)  # than all of which the highest is looked for; two of them can still be added
 
 
 class KeyTally:
@@ -78,7 +78,7 @@ def _sums(judged: Judged) -> dict[str, Numbers]:
 
 def _maxima(judged: Judged) -> dict[str, Numbers]:
     count = len(judged.keys)
-    late = next(spotted for spotted in judged.spotted if spotted.kind == "reordered")
+    late = judged.late
     return {
         "buffer": np.maximum(0, _most(judged.placed, judged.parked, count)),
         "farthest": _most(late.code, late.places, count),

@@ -57,13 +57,12 @@ def totals_of(judged: Judged, keys: pa.Table, allowed: Sequence[Kind], top: int,
     sums["unkeyed"] = judged.unkeyed
     sums["keys"], sums["broken_keys"] = len(keys), int(np.count_nonzero(broken))
     sums["split_keys"] = pc.sum(keys.column("is_split")).as_py() or 0
-    late = next(spotted for spotted in judged.spotted if spotted.kind == "reordered")
     shown = keys.select(SHOWN).append_column(BROKEN, pa.array(broken))
     return Totals(
         sums=Counter(sums),
         maxima={name: pc.max(keys.column(name)).as_py() or 0 for name in MAXIMA},
-        lateness=_bars(late.places, PLACES),
-        waits=_bars(late.time_us, TIMES_US),
+        lateness=_bars(judged.late.places, PLACES),
+        waits=_bars(judged.late.time_us, TIMES_US),
         loads=_loads(judged, keys, partitions),
         hot_keys=_most(shown, "events", top),
         worst_keys=_most(shown.filter(pa.array(broken > 0)), BROKEN, top),
@@ -95,8 +94,10 @@ def _bars(amounts: Numbers | None, starts: Sequence[int]) -> list[int]:
 
 def _loads(judged: Judged, keys: pa.Table, partitions: int) -> Counter[str]:
     if "partition" in judged.rows.column_names:
-        counts = one_chunk(judged.rows.column("partition")).value_counts()
-        return Counter({str(one["values"]): one["counts"] for one in counts.to_pylist()})
+        named = Counter[str]()
+        for one in one_chunk(judged.rows.column("partition")).value_counts().to_pylist():
+            named[str(one["values"])] += one["counts"]
+        return named
     numbers = buckets_of(hashes(one_chunk(keys.column("key"))), partitions)
     loads = np.zeros(partitions, np.int64)
     np.add.at(loads, numbers, as_numbers(keys.column("events")))

@@ -12,15 +12,16 @@ from inorder.spark.hashing import Numbers
 from inorder.spark.judging import Judged, Spotted
 from inorder.spark.lineup import NONE
 
+TEXTS = ("kind", "key")
+NUMBERS = ("value", "until", "places", "time_us")
 OTHER = "other_"  # and the name of a column of positions
-
-_SAID = ("value", "until", "places", "time_us")
+IN_ORDER_BY = ("key", "kind", "value")  # behind their positions; what is not known goes first
 
 
 def schema(positions: pa.Schema) -> pa.Schema:
     """Of a table of violations; see `Violation`. Each is at a position, which may be several columns."""
     others = [pa.field(OTHER + field.name, field.type) for field in positions]
-    texts, numbers = [(name, pa.string()) for name in ("kind", "key")], [(name, pa.int64()) for name in _SAID]
+    texts, numbers = [(name, pa.string()) for name in TEXTS], [(name, pa.int64()) for name in NUMBERS]
     return pa.schema([*texts, *numbers, *positions, *others])
 
 
@@ -30,10 +31,10 @@ def violations(judged: Judged, allowed: Collection[Kind]) -> list[pa.Table]:
 
 
 def first_of(tables: list[pa.Table], positions: list[str], count: int) -> pa.Table:
-    """The first so many, by position, key, kind and value; what is not known goes first."""
+    """The first so many, in some order."""
     whole = pa.concat_tables(tables)
     by = dict[str, pa.ChunkedArray]()
-    for name in (*positions, "key", "kind", "value"):
+    for name in (*positions, *IN_ORDER_BY):
         by |= {f"has {name}": pc.is_valid(whole.column(name)).cast(pa.int8()), name: whole.column(name)}
     least = pc.select_k_unstable(pa.table(by), min(count, len(whole)), [(name, "ascending") for name in by])
     return whole.take(least)

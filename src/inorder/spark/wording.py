@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from inorder.clock import MICROSECONDS
 from inorder.spark.findings import Findings, Violation, counted
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def sentence(one: Violation, found: Findings) -> str:
@@ -34,7 +36,10 @@ def _value(value: int | None, found: Findings) -> str:
         return "an event"
     if found.columns.sequence is not None:
         return f"number {value}"
-    return f"the event of {datetime.fromtimestamp(value / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S.%f}"
+    try:
+        return f"the event of {_EPOCH + timedelta(microseconds=value):%Y-%m-%d %H:%M:%S.%f}"
+    except OverflowError:  # before the year 1 or after 9999, as where a unit is wrong
+        return f"the event of {value:,} µs from 1970 on"
 
 
 def duration(time_us: int) -> str:

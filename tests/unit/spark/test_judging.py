@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from inorder.patterns import SlotTable
 from inorder.spark.examining import TOTALS, Examination
+from inorder.spark.judging import Judge
 
 from .readings import Event, Reading
 
@@ -88,7 +89,6 @@ def test_every_key_is_read_as_a_slow_reading_has_it(log: Log, piece: int, by_tim
             "farthest": max((late - by for late, by in reading.late), default=None),
             "wait_us": reading.wait_us if reading.late else None,
             "delay_us": reading.delay_us,
-            "tied": 0,
             "untimed": 0,
         }
         assert {name: row[name] for name in expected} == expected
@@ -168,8 +168,8 @@ def test_a_task_with_no_rows_has_nothing_to_say_and_one_without_keys_counts() ->
 @pytest.mark.parametrize("piece", [1, 2, 3, 100])
 def test_events_at_one_position_are_counted_wherever_they_are_cut(piece: int) -> None:
     rows = [row("a", 1, 1), row("a", 2, 1), row("a", None, 1), row("a", 3, 1), row("a", 4, 2), row("b", 5, 2)]
-    found = keys_of(examination(piece).keys(batches(rows, 1)))
-    assert {key: one["tied"] for key, one in found.items()} == {"a": 2, "b": 0}
+    *_, last = [one for batch in examination(piece).totals(batches(rows, 1)) for one in batch.to_pylist()]
+    assert json.loads(last[TOTALS])["sums"]["tied"] == 2
 
 
 @pytest.mark.parametrize("piece", [1, 2, 100])
@@ -223,14 +223,24 @@ def test_a_key_in_several_partitions_is_split_wherever_it_is_cut(piece: int) -> 
     assert (totals["sums"]["split_keys"], totals["loads"]) == (2, {"3": 4, "1": 2, "0": 2, "9": 1, "None": 4})
 
 
+def judged_in_pieces(judge: Judge, pieces: Iterable[list[int]]) -> int:
+    """Events of one key; returns how many bytes are kept of them in the end."""
+    at = 0
+    for numbers in pieces:
+        judge.judged(pa.Table.from_pylist([row("a", number, at := at + 1) for number in numbers], SCHEMA))
+    assert judge.past is not None
+    return judge.past.held_bytes
+
+
 def test_a_key_without_gaps_takes_no_more_memory_however_long_it_is() -> None:
     """Only its ranges are kept, and where all numbers came there is one."""
-    from inorder.spark.judging import Judge
+    pieces = [[number ^ 1 for number in range(start, start + 100)] for start in range(0, 3_000, 100)]
+    assert judged_in_pieces(Judge(POSITIONS, by_time=False), pieces) < 1_000
 
-    judge = Judge(POSITIONS, by_time=False)
-    for start in range(0, 3_000, 100):
-        numbers = [number ^ 1 for number in range(start, start + 100)]
-        judge.judged(pa.Table.from_pylist([row("a", number, start + number) for number in numbers], SCHEMA))
-    past = judge._past
-    assert past is not None
-    assert len(past.positions) == 2
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_a_key_of_gaps_takes_memory_for_each_once_whatever_comes_late(by_time: bool) -> None:
+    """In every piece something comes that belongs near the beginning, so all behind it matters again."""
+    pieces = [[2 * start + 1, *range(1_000 * start + 1_000, 1_000 * start + 2_000, 2)] for start in range(50)]
+    count = sum(map(len, pieces))
+    assert judged_in_pieces(Judge(POSITIONS, by_time=by_time), pieces) < 300 * count

@@ -71,6 +71,7 @@ class JdbcTable(CurrentState):
         return f"exactly once: a row replaces that of its key only if it is newer by {', '.join(self.newest_by)}"
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        from inorder.spark.mapping import map_in_arrow
         from inorder.spark.tables import column
 
         self.check(rows.schema)
@@ -79,7 +80,7 @@ class JdbcTable(CurrentState):
         task = _Upsert(self._address, self._temporary(applied.columns), tuple(self._statements(applied.columns)))
         written = applied.select(*(_as_text(one) for one in applied.schema.fields))
         of_keys = written.repartition(self.connections, *map(column, self.key))
-        of_keys.mapInArrow(task, "rows BIGINT").collect()  # a number for each connection
+        map_in_arrow(of_keys, task, "rows BIGINT").collect()  # a number for each connection
 
     @property
     def _address(self) -> str:
