@@ -77,11 +77,11 @@ def _verb(verbs: Verbs, name: str, run: Run, text: str, fields: Mapping[str, str
 @contextmanager
 def _on_spark(given: argparse.Namespace, pipeline: Pipeline) -> Iterator[SparkSession]:
     # What Spark would log of a batch that fails are pages, and the reason is told in a line.
-    quiet = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    quiet = {"spark.ui.showConsoleProgress": "false"}
     conf = {**pipeline.spark, **pairs("--conf", given.conf)}
     if given.master is not None:
         conf["spark.master"] = given.master
-    with session("a pipeline", conf, quiet=quiet, remote=given.remote) as spark:
+    with session("a pipeline", conf, quiet=quiet, log_level="off", remote=given.remote) as spark:
         yield spark
 
 

@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from inorder.errors import FailedPrecondition
 
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 _QUIET = {
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
+
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOGGING = "-Dlog4j2.configurationFile="
 
 
 def add_conf(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +37,12 @@ def add_conf(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def session(
-    who: str, conf: Mapping[str, str], *, quiet: Mapping[str, str], remote: str | None = None
+    who: str,
+    conf: Mapping[str, str],
+    *,
+    quiet: Mapping[str, str],
+    log_level: Literal["error", "off"] = "error",
+    remote: str | None = None,
 ) -> Iterator[SparkSession]:
     """A session for `who`, such as "the audit", with the settings that were asked for.
 
@@ -54,8 +63,11 @@ def session(
     ours = SparkSession.getActiveSession() is None
     try:
         builder = SparkSession.builder if remote is None else SparkSession.builder.remote(remote)
-        our_own = {"spark.app.name": f"inorder: {who}", **_QUIET, **quiet} if remote is None else {}
-        for name, value in {**our_own, **conf}.items() if ours else ():
+        settings = {**conf}
+        if remote is None:
+            java = _java_options(conf.get(_JAVA_OPTIONS, ""), log_level)
+            settings = {"spark.app.name": f"inorder: {who}", **_QUIET, **quiet, **conf, _JAVA_OPTIONS: java}
+        for name, value in settings.items() if ours else ():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
     except (PySparkException, ImportError) as error:
@@ -71,3 +83,11 @@ def session(
     finally:
         if ours:
             spark.stop()
+
+
+def _java_options(given: str, log_level: str) -> str:
+    """Those that were given, and a log that is ours, unless they name one."""
+    if _LOGGING in given:
+        return given
+    file = Path(__file__).with_name("log4j2.properties").as_uri()
+    return f"{given} {_LOGGING}{file} -Dinorder.log.level={log_level}".strip()
