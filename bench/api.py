@@ -198,6 +198,7 @@ def thread_handler(publish: Publish, pairs: list[Pair]) -> float:
             pass
         topic.flush()
         finished.wait(PATIENCE_SECONDS)
+        subscription.close().result()  # with it, acks of other threads are answered
         elapsed = perf_counter() - start
         check_acked(subscription.metrics().result())
     check_order(received, len(pairs))

@@ -24,6 +24,7 @@ import inorder.spark
 from inorder import PubSub
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.spark import Audit, audit, resequence
+from inorder.spark.quiet import java_options
 from inorder.testing import ManualClock
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers by this name
@@ -117,7 +118,7 @@ def session() -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.log.level", "ERROR")
+        .config("spark.driver.extraJavaOptions", java_options())  # quiet
         .getOrCreate()
     )
     inorder.spark.register(spark)

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from inorder.errors import FailedPrecondition
@@ -22,10 +21,7 @@ _QUIET = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
-
-
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_LOGGING = "-Dlog4j2.configurationFile="
 
 
 def add_conf(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +49,7 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError:
         raise FailedPrecondition(f"{who} runs on Spark, which is not here: pip install 'inorder[spark]'") from None
+    from inorder.spark.quiet import java_options
     from inorder.spark.reasons import reason
 
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "py4j.clientserver"):
@@ -65,7 +62,7 @@ def session(
         builder = SparkSession.builder if remote is None else SparkSession.builder.remote(remote)
         settings = {**conf}
         if remote is None:
-            java = _java_options(conf.get(_JAVA_OPTIONS, ""), log_level)
+            java = java_options(conf.get(_JAVA_OPTIONS, ""), log_level=log_level)
             settings = {"spark.app.name": f"inorder: {who}", **_QUIET, **quiet, **conf, _JAVA_OPTIONS: java}
         for name, value in settings.items() if ours else ():
             builder = builder.config(name, value)
@@ -83,11 +80,3 @@ def session(
     finally:
         if ours:
             spark.stop()
-
-
-def _java_options(given: str, log_level: str) -> str:
-    """Those that were given, and a log that is ours, unless they name one."""
-    if _LOGGING in given:
-        return given
-    file = Path(__file__).with_name("log4j2.properties").as_uri()
-    return f"{given} {_LOGGING}{file} -Dinorder.log.level={log_level}".strip()
