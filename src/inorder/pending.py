@@ -11,7 +11,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -123,8 +123,12 @@ class Pending(Generic[T]):
             pending._value = value
             if pending._callbacks:
                 awaited.append(pending)
-        for pending in awaited:
-            pending._hand_over()
+        if len(awaited) == 1:
+            awaited[0]._hand_over()
+        elif awaited:
+            with _alarms_at_the_end():
+                for pending in awaited:
+                    pending._hand_over()
 
     def set_exception(self, error: BaseException) -> None:
         self._error = error
@@ -230,9 +234,15 @@ class _Alarm:
         self._to_wake.append(future)
         if self._rings:
             return
+        self._rings = True
+        if (waiting := getattr(_thread, "alarms", None)) is None:
+            self.ring()
+        else:
+            waiting.append(self)
+
+    def ring(self) -> None:
         loop = self.loop()
         if loop is not None:
-            self._rings = True
             # A closed loop raises: then nobody is left to wake.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._ring)
@@ -244,6 +254,24 @@ class _Alarm:
             future = to_wake.popleft()
             if not future.done():
                 future.set_result(None)
+
+
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def _alarms_at_the_end() -> Iterator[None]:
+    """Loops are woken when all is done here: one that woke at once would take turns with this thread at every step."""
+    if getattr(_thread, "alarms", None) is not None:  # somebody further out does so
+        yield
+        return
+    _thread.alarms = []
+    try:
+        yield
+    finally:
+        alarms, _thread.alarms = _thread.alarms, None
+        for alarm in alarms:
+            alarm.ring()
 
 
 _alarms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Alarm] = weakref.WeakKeyDictionary()

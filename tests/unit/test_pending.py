@@ -364,3 +364,49 @@ def test_all_are_gathered_once_whoever_is_last() -> None:
         in_threads(*(lambda n=n: pendings[n].set_result(n) for n in range(4)))  # noqa: B023
         assert gathered.result(0) == [0, 1, 2, 3]
         assert len(calls) == 1
+
+
+def test_a_loop_is_woken_once_when_all_results_are_set() -> None:
+    """If it woke with the first of them, it and the thread that sets them would take turns at every step."""
+    rung: list[int] = []
+
+    async def wait_for_all() -> list[int]:
+        loop = asyncio.get_running_loop()
+        pendings: list[Pending[int]] = [Pending() for _ in range(5)]
+        inner: list[Pending[int]] = [Pending() for _ in range(3)]
+        # As a publisher does for its messages.
+        pendings[2].add_done_callback(lambda _: Pending.set_results(inner, range(3)))
+        waiting = asyncio.gather(*(_value_of(one) for one in (*pendings, *inner)))
+        await asyncio.sleep(0)
+        call = loop.call_soon_threadsafe
+
+        def counted(*arguments: Any, **options: Any) -> asyncio.Handle:
+            rung.append(sum(one.done() for one in (*pendings, *inner)))
+            return call(*arguments, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", counted)
+            thread = threading.Thread(target=Pending.set_results, args=(pendings, range(5)))
+            thread.start()
+            thread.join()
+        return await waiting
+
+    assert asyncio.run(wait_for_all()) == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert rung == [8]
+
+
+def test_loops_are_woken_though_a_callback_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def wait_for_all() -> list[int]:
+        pendings: list[Pending[int]] = [Pending() for _ in range(3)]
+        waiting = asyncio.gather(*map(_value_of, pendings))
+        await asyncio.sleep(0)
+        pendings[1].add_done_callback(lambda _: 1 // 0)  # type: ignore[arg-type, return-value]
+        Pending.set_results(pendings, range(3))
+        return await waiting
+
+    assert asyncio.run(wait_for_all()) == [0, 1, 2]
+    assert "a callback of a pending result failed" in caplog.text
+
+
+async def _value_of(pending: Pending[int]) -> int:
+    return await pending
