@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from inorder.spark.hashing import Numbers
 from inorder.spark.lines import as_numbers, one_table
-from inorder.spark.sorting import Flags, joined, running_max
+from inorder.spark.sorting import MOST, Flags, joined
 
 NONE = -1  # no such amount; amounts are not negative
 UNKNOWN = -(2**63)  # a time that nobody noted, before all others
@@ -191,3 +191,19 @@ class Lineup:
             "latest_us": self._latest_us[events],
             **dict(zip(positions.column_names, positions.columns, strict=True)),
         }
+
+
+def running_max(codes: Numbers, numbers: Numbers) -> Numbers:
+    """The highest number so far among those of one code. Codes are small, and never fall."""
+    if not len(codes):
+        return numbers
+    low, high = int(numbers.min()), int(numbers.max())
+    if low == high:
+        return numbers
+    width = high - low + 1
+    if (int(codes[-1]) + 1) * width > MOST:
+        distinct, ranks = np.unique(numbers, return_inverse=True)
+        highest: Numbers = distinct[running_max(codes, ranks)]
+        return highest
+    base = codes * width - low
+    return np.maximum.accumulate(base + numbers) - base

@@ -14,7 +14,7 @@ from inorder.spark.hashing import Numbers
 
 Flags = npt.NDArray[np.bool_]
 
-_MOST = 2**63 - 1
+MOST = 2**63 - 1  # that an array of numbers can hold
 
 
 def joined(codes: Numbers, numbers: Numbers) -> Numbers:
@@ -22,27 +22,11 @@ def joined(codes: Numbers, numbers: Numbers) -> Numbers:
     if not len(codes):
         return np.empty(0, np.int64)
     low, high = int(numbers.min()), int(numbers.max())
-    if (int(codes.max()) + 1) * (high - low + 1) > _MOST:
+    if (int(codes.max()) + 1) * (high - low + 1) > MOST:
         _, numbers = np.unique(numbers, return_inverse=True)  # their ranks sort alike, and are small
         low, high = 0, len(numbers)
     pairs: Numbers = codes * (high - low + 1) + (numbers - low)
     return pairs
-
-
-def running_max(codes: Numbers, numbers: Numbers) -> Numbers:
-    """The highest number so far among those of one code. Codes are small, and never fall."""
-    if not len(codes):
-        return numbers
-    low, high = int(numbers.min()), int(numbers.max())
-    if low == high:
-        return numbers
-    width = high - low + 1
-    if (int(codes[-1]) + 1) * width > _MOST:
-        distinct, ranks = np.unique(numbers, return_inverse=True)
-        highest: Numbers = distinct[running_max(codes, ranks)]
-        return highest
-    base = codes * width - low
-    return np.maximum.accumulate(base + numbers) - base
 
 
 def in_order(
