@@ -137,12 +137,13 @@ def test_without_spark_it_says_how_to_get_it() -> None:
     assert done.stderr == "inorder: the audit runs on Spark, which is not here: pip install 'inorder[spark]'\n"
 
 
-def test_a_command_of_its_own_says_nothing_of_sparks_start(tmp_path: Path) -> None:
+def test_a_command_of_its_own_says_what_is_wrong_and_nothing_of_sparks_start(tmp_path: Path) -> None:
     """But for a line of Java's, which no setting keeps away."""
     path = tmp_path / "log.jsonl"
     path.write_text('{"k": "a", "s": 1}\n{"k": "a", "s": 2}\n')
-    command = [sys.executable, "-m", "inorder", "audit", str(path), "--key", "k", "--sequence", "s"]
+    command = [sys.executable, "-m", "inorder", "audit", str(path), "--key", "kk", "--sequence", "s"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("in order: 2 events of 1 key\n")
-    assert [line for line in done.stderr.splitlines() if "incubator modules" not in line] == []
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line for line in done.stderr.splitlines() if "incubator modules" not in line] == [
+        "inorder: key: 'kk' is neither a column nor an SQL expression over the columns, which are k, s"
+    ]
