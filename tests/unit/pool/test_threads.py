@@ -23,12 +23,21 @@ PATIENCE_SECONDS = 30
 def wait_until(condition: Callable[[], object]) -> None:
     give_up = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < give_up, [one.name for one in threading.enumerate()]
+        assert time.monotonic() < give_up, sorted(one.name for one in threading.enumerate())
         time.sleep(0.001)
 
 
+others: set[threading.Thread] = set()  # what other tests have started may still be about to end
+
+
+@pytest.fixture(autouse=True)
+def count_what_the_test_starts() -> None:
+    others.clear()
+    others.update(threading.enumerate())
+
+
 def threads(name: str) -> int:
-    return sum(one.name == name for one in threading.enumerate())
+    return sum(one.name == name for one in threading.enumerate() if one not in others)
 
 
 async def numbers(count: int) -> AsyncIterator[int]:
