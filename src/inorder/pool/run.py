@@ -83,12 +83,12 @@ class Run:
     def start(self, feed: Feed, crew: Crew[Job], calls: Calls) -> None:
         self.feed, self.crew, self.calls = feed, crew, calls
         self.at_hand = feed if isinstance(feed, FeedInPlace) else None
-        crew.start(self)
-        feed.start(self)
-        if self._options.autoscale is not None:
+        if self._options.autoscale is not None:  # first: the time counts from here, and not from some item on
             self._repeat("scale", self._options.autoscale.interval, self._scale)
         if self._options.on_metrics is not None:
             self._repeat("metrics", self._options.metrics_interval, self._tell_metrics)
+        crew.start(self)
+        feed.start(self)
 
     # -- for the feed ------------------------------------------------------------------------------
 
