@@ -60,7 +60,7 @@ def measure(effort: Effort) -> Iterator[Table]:
             Peer("NATS JetStream, sync_interval always", partial(start_peer, "nats_jetstream", True), Target(4)),
             Peer("NATS JetStream, syncs every 2 minutes (default)", partial(start_peer, "nats_jetstream", False), None),
         ],
-        partial(_publish_and_wait, effort.of(6_400, 640)),
+        partial(_publish_and_wait, effort.of(25_600, 640)),
         effort,
     )
     title = f"Durable: {PUBLISHERS} tasks, each publishes one message and waits for the answer, then the next"
@@ -76,7 +76,7 @@ def measure(effort: Effort) -> Iterator[Table]:
                 Target(4),
             )
         ],
-        partial(_publish_and_wait, effort.of(6_400, 640)),
+        partial(_publish_and_wait, effort.of(25_600, 640)),
         effort,
     )
     yield Table(f'{title}; ours with sync="interval", every 0.1 s', "messages/s", rows)

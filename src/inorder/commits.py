@@ -2,7 +2,8 @@
 
 What comes while one group is being written waits for the next, so the busier it is, the more turns
 share a sync. Whoever waits for an answer writes the group itself if nobody else does: to hand it to
-another thread and to be woken by it would cost as much as the disk.
+another thread and to be woken by it would cost as much as the disk. A loop does so at the end of its turn,
+for all its tasks, as long as the disk does not keep it from others for longer than that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from inorder.core.events import Event
 from inorder.errors import InorderError, JournalFailed
@@ -18,9 +19,13 @@ from inorder.journal import Location
 from inorder.journal.codec import Stored, encode
 from inorder.journal.journal import Journal
 from inorder.metadata import CommitCounters
-from inorder.pending import Pending
+from inorder.pending import Pending, at_the_end_of_the_turn, running_loop
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 Sync = Literal["commit", "interval", "none"]
+QUICK_SECONDS = 0.000_25  # about what it takes to hand a group to another thread and to be woken by it
 IDLE_SECONDS = 1.0  # after which a thread ends, so that a broker that nobody uses has none
 
 
@@ -48,6 +53,7 @@ class Commits:
         sync: Sync,
         interval_seconds: float,
         committed: Callable[[Group, Location], None],
+        save: Callable[[], None],
         failed: Callable[[InorderError], None],
     ) -> None:
         self._journal = journal
@@ -56,13 +62,16 @@ class Commits:
         self._acks_need_sync = not journal.store.outlives_its_process  # to survive the end of this one
         self._interval_seconds = interval_seconds
         self._committed = committed
+        self._save = save
         self._failed = failed
         self._group = Group()
         self._writing = threading.Lock()
+        self._written_on: AbstractEventLoop | None = None  # at the end of its turn
         self._changed = threading.Condition()
         self._asked = self._stopping = False
         self._idle = 0
         self._unsynced = False
+        self._syncs_quickly = False  # the last time
         self._sync_at: float | None = None  # when what was written must be synced
         self._failure: InorderError | None = None
         self._rest: list[Group] = []  # written before their turn, and not answered yet
@@ -118,6 +127,21 @@ class Commits:
 
     def soon(self) -> None:
         """Somebody will ask for an answer: have the group written."""
+        loop = running_loop() if self._sync != "commit" or self._syncs_quickly else None
+        if loop is None:
+            self._ask()
+        elif loop is not self._written_on:
+            self._written_on = loop
+            at_the_end_of_the_turn(loop, self._end_turn)
+
+    def _end_turn(self) -> None:
+        """Write what the tasks of a loop have added in this turn, unless it may take long."""
+        self._written_on = None  # first: who comes now comes too late for this one
+        if self._journal.wants_snapshot() or not self._write(waits=False):
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have another thread write the group, and sync what is to be synced in time."""
         if self._asked:
             return
         with self._changed:
@@ -146,14 +170,17 @@ class Commits:
                 except InorderError as error:
                     self._fail(error)
 
-    def _write(self) -> None:
+    def _write(self, *, waits: bool = True) -> bool:
+        """Write the group and answer; False if somebody else writes and this thread does not wait for that."""
+        if not self._writing.acquire(blocking=waits):
+            return False
         interruption: BaseException | None = None
-        with self._writing:
+        try:
             with self._lock:
                 group, self._group = self._group, Group()
             try:
                 if self._failure is None and (group.body or (group.sync and self._unsynced)):
-                    self._write_down(group)
+                    self._write_down(group, may_save=waits)
             except BaseException as error:
                 # Ctrl-C, or a mistake of ours. Nobody knows what is written, and to go on might leave a hole.
                 interruption = error
@@ -161,14 +188,17 @@ class Commits:
             failure, rest = self._failure, self._rest
             if rest:
                 self._rest = []
+        finally:
+            self._writing.release()
         # Answers may run other people's code, which may publish again: so nothing is held here.
         _answer(group, failure)
         for written in rest:
             _answer(written, failure)
         if interruption is not None:
             raise interruption
+        return True
 
-    def _write_down(self, group: Group) -> None:
+    def _write_down(self, group: Group, *, may_save: bool) -> None:
         try:
             location = self._write_body(group) if group.body else None
             self._unsynced = True
@@ -177,11 +207,13 @@ class Commits:
                 self._unsynced = False
             if location is not None:
                 self._committed(group, location)
+                if may_save and self._journal.wants_snapshot():
+                    self._save()
         except InorderError as error:
             self._fail(error)
-        if self._unsynced and self._sync_at is None and self._sync != "none":
+        if self._unsynced and self._sync_at is None and self._sync != "none" and self._failure is None:
             self._sync_at = monotonic() + self._interval_seconds
-            self.soon()  # somebody must see to it
+            self._ask()  # somebody must see to it
 
     def _write_body(self, group: Group) -> Location:
         body = b"".join(group.body)
@@ -198,6 +230,7 @@ class Commits:
         counters = self.counters
         counters.syncs += 1
         counters.sync_seconds += seconds
+        self._syncs_quickly = seconds < QUICK_SECONDS
         if seconds > counters.slowest_sync_seconds:
             counters.slowest_sync_seconds = seconds
 
@@ -235,6 +268,7 @@ class Commits:
 
     def _fail(self, error: InorderError) -> None:
         self._failure = error
+        self._sync_at = None  # there is nothing to see to any more
         self._failed(error)
 
 

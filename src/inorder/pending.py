@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import weakref
 from collections import deque
@@ -185,6 +186,8 @@ class Pending(Generic[T]):
         return self._value  # type: ignore[no-any-return]
 
     def _wait(self, timeout: float | None) -> None:
+        while not self.done() and _here.put_off:  # this may be waiting for it
+            _do_what_was_put_off()
         if self.done():
             return
         arrived = threading.Event()
@@ -235,17 +238,18 @@ class _Alarm:
         if self._rings:
             return
         self._rings = True
-        if (waiting := getattr(_thread, "alarms", None)) is None:
+        if _here.alarms is None:
             self.ring()
         else:
-            waiting.append(self)
+            _here.alarms.append(self)
 
     def ring(self) -> None:
         loop = self.loop()
         if loop is not None:
             # A closed loop raises: then nobody is left to wake.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._ring)
+                call = loop.call_soon if running_loop() is loop else loop.call_soon_threadsafe
+                call(self._ring)
 
     def _ring(self) -> None:
         self._rings = False  # first: who comes now rings again
@@ -256,22 +260,62 @@ class _Alarm:
                 future.set_result(None)
 
 
-_thread = threading.local()
+class _Here(threading.local):
+    """What this thread has put off."""
+
+    def __init__(self) -> None:
+        self.alarms: list[_Alarm] | None = None
+        self.put_off: dict[Callable[[], None], None] = {}  # in this order
+        self.catching_up = False
+
+
+_here = _Here()
 
 
 @contextlib.contextmanager
 def _alarms_at_the_end() -> Iterator[None]:
     """Loops are woken when all is done here: one that woke at once would take turns with this thread at every step."""
-    if getattr(_thread, "alarms", None) is not None:  # somebody further out does so
+    if _here.alarms is not None:  # somebody further out does so
         yield
         return
-    _thread.alarms = []
+    alarms = _here.alarms = []
     try:
         yield
     finally:
-        alarms, _thread.alarms = _thread.alarms, None
+        _here.alarms = None
         for alarm in alarms:
             alarm.ring()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs on this thread, if any."""
+    # asyncio is imported by the first who needs it: before that there is no loop.
+    ask: Callable[[], asyncio.AbstractEventLoop | None] | None
+    ask = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return None if ask is None else ask()
+
+
+def at_the_end_of_the_turn(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Call it when the tasks have run that are ready on this thread's loop, or before the thread waits for a result."""
+    _here.put_off[call] = None
+    if not _here.catching_up:
+        loop.call_soon(_do_what_was_put_off)
+
+
+def _do_what_was_put_off() -> None:
+    """All of it, and what that puts off in turn; but nothing twice, so that the loop has its turn."""
+    done = set()
+    _here.catching_up = True
+    try:
+        while _here.put_off and (call := next(iter(_here.put_off))) not in done:
+            del _here.put_off[call]
+            done.add(call)
+            call()
+    finally:
+        _here.catching_up = False
+        loop = running_loop()
+        if _here.put_off and loop is not None:
+            loop.call_soon(_do_what_was_put_off)
 
 
 _alarms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Alarm] = weakref.WeakKeyDictionary()

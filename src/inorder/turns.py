@@ -67,6 +67,7 @@ class Turns:
         self._lock = threading.Lock()
         epoch = new_epoch(clock.now_us())
         self._journal = journal
+        self.journaled = journal is not None  # answers wait until they are written
         self._commits: Commits | None = None  # None: nothing is written down
         self._watchers: dict[str, list[Watch]] = {}
         self._to_wake: set[str] = set()  # watched subscriptions that may have more to give
@@ -82,7 +83,7 @@ class Turns:
             self._state = State(epoch)
         else:
             self._state = self._recovered(journal, epoch)
-            self._commits = Commits(journal, self._lock, sync, sync_seconds, self._committed, self._stop)
+            self._commits = Commits(journal, self._lock, sync, sync_seconds, self._committed, self._save, self._stop)
             self._on_timer()  # somebody may be due
         _all.add(self)
 
@@ -383,8 +384,6 @@ class Turns:
                 calls = self._end_turn()
             for call in calls:
                 call()
-        if self._journal.wants_snapshot():
-            self._save()
 
     def _save(self) -> None:
         """Spare the next start from reading all that is written, and drop what nobody needs any more."""

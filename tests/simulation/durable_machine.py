@@ -38,7 +38,7 @@ def write_at_once(broker: MessageQueue) -> MessageQueue:
             write()
 
     commits._write = write_all  # type: ignore[method-assign]
-    commits.soon = lambda: None if commits._writing.locked() else write_all()  # type: ignore[method-assign]
+    commits._ask = lambda: None if commits._writing.locked() else write_all()  # type: ignore[method-assign]
     return broker
 
 

@@ -1,20 +1,25 @@
 """What a broker on disk promises beyond one in memory, on a disk that fails, forgets and takes its time."""
 
+import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inorder import commits
 from inorder.broker import MessageQueue
+from inorder.core.ledger import Book
 from inorder.errors import Closed, DataLoss, JournalFailed, JournalInUse
 from inorder.journal.files import Folder
 from inorder.journal.journal import Journal
 from inorder.journal.segments import SegmentStore
-from inorder.message import Message
+from inorder.message import Batch, Message, batch_of
 from inorder.testing import ManualClock
 from inorder.testing.faults import Faults, FaultyDisk
 
+PATIENCE_SECONDS = 30
 ORDERED = {"enable_message_ordering": True}
 
 
@@ -115,6 +120,144 @@ class _Slow:
         self._file.sync()
 
 
+def batch(*messages: bytes) -> Batch:
+    return batch_of([Message(message) for message in messages])
+
+
+# -- who writes ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk syncs quickly, however busy the machine is."""
+    monkeypatch.setattr(commits, "QUICK_SECONDS", PATIENCE_SECONDS)
+
+
+class NotingDisk(FaultyDisk):
+    """Remembers the threads that have written segments, or synced them."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.threads: set[str] = set()
+
+    def _write(self, *args: Any) -> Any:
+        self.threads.add(threading.current_thread().name)
+        return super()._write(*args)
+
+    def _sync(self, *args: Any) -> Any:
+        self.threads.add(threading.current_thread().name)
+        return super()._sync(*args)
+
+
+def on_a_loop(call: Callable[[], Any]) -> Any:
+    async def run() -> Any:
+        return await call()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("sync", ["commit", "interval", "none"])
+def test_a_loop_writes_what_its_tasks_publish_at_the_end_of_its_turn(sync: str) -> None:
+    disk = NotingDisk()
+    queue = with_a_topic(disk, sync=sync)
+    commits_before, disk.threads = queue.commit_counters().commits, set()
+
+    async def publish_three() -> list[Any]:
+        answers = [queue.submit("orders", batch(b"%d" % number)) for number in range(3)]
+        assert not any(answer.done() for answer in answers)
+        return [await answer for answer in answers]
+
+    asyncio.run(publish_three())
+    assert queue.commit_counters().commits == commits_before + 1
+    assert disk.threads == {"MainThread"}
+    disk.kill()
+    assert data(on(disk)) == [b"0", b"1", b"2"]
+
+
+def test_a_loop_does_not_wait_for_a_disk_that_syncs_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "QUICK_SECONDS", 0)
+    disk = NotingDisk()
+    queue = with_a_topic(disk)
+    disk.threads = set()
+    on_a_loop(lambda: queue.submit("orders", batch(b"1")))
+    assert disk.threads == {"inorder-journal"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_loop_whose_thread_waits_for_an_answer_has_written_what_it_waits_for() -> None:
+    queue = with_a_topic(FaultyDisk(0))
+
+    async def publish() -> None:
+        assert queue.submit("orders", batch(b"1")).result(PATIENCE_SECONDS)
+
+    asyncio.run(publish())
+
+
+def test_what_comes_while_another_thread_syncs_is_written_afterwards() -> None:
+    disk = SlowDisk()
+    with_a_topic(disk).close()
+    queue = MessageQueue(ManualClock(), Journal(SegmentStore(disk)), sync="interval", sync_seconds=0.001)
+    queue.submit("orders", batch(b"1")).result(PATIENCE_SECONDS)
+    assert disk.syncing.wait(PATIENCE_SECONDS)
+
+    async def publish() -> None:
+        answer = queue.submit("orders", batch(b"2"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not answer.done()
+        disk.allowed.set()
+        await asyncio.wait_for(asyncio.to_thread(answer.result), PATIENCE_SECONDS)
+
+    asyncio.run(publish())
+
+
+@pytest.mark.usefixtures("quick")
+def test_answers_that_make_room_for_the_next_publish_come_to_no_end_of_the_stack() -> None:
+    queue = on(FaultyDisk(0))
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders", {"queue_limits": {"max_messages": 1, "when_full": "block"}})
+    handled: list[int] = []
+
+    def handle(_: object) -> None:
+        [lease] = queue.lease("billing", 1).leases
+        queue.settle("billing", [lease], ())
+        handled.append(lease)
+
+    async def publish() -> None:
+        answers = [queue.submit("orders", batch(b"")) for _ in range(1_000)]
+        for answer in answers:
+            answer.add_done_callback(handle)
+        for answer in answers:
+            await answer
+
+    asyncio.run(publish())
+    assert len(handled) == 1_000
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_loop_does_not_save_the_books() -> None:
+    savers: list[str] = []
+    saved = threading.Event()
+
+    class Noting(Journal):
+        def snapshot(self, book: Book) -> Any:
+            savers.append(threading.current_thread().name)
+            saved.set()
+            return super().snapshot(book)
+
+    queue = MessageQueue(ManualClock(), Noting(SegmentStore(FaultyDisk(0)), snapshot_bytes=10_000))
+    queue.register_topic("orders")
+
+    async def publish() -> None:
+        for _ in range(20):
+            await queue.submit("orders", batch(bytes(1_000)))
+
+    asyncio.run(publish())
+    assert saved.wait(PATIENCE_SECONDS)
+    assert set(savers) == {"inorder-journal"}
+
+
 def test_a_message_is_seen_by_nobody_before_it_is_durable() -> None:
     disk = SlowDisk()
     with_a_topic(disk).close()
@@ -142,6 +285,20 @@ def test_a_disk_that_fails_stops_the_broker_and_nothing_untrue_is_answered(fault
             queue.pull("billing", 1)
     disk.restart_without_the_unsynced(Faults())
     assert data(on(disk)) in ([b"1"], [b"1", b"2" * 100_000])  # what was not answered may be there or not
+
+
+def test_nobody_waits_to_sync_what_a_disk_that_failed_has_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "IDLE_SECONDS", 0.001)
+    before = set(threading.enumerate())
+    disk = FaultyDisk(0)
+    queue = MessageQueue(ManualClock(), Journal(SegmentStore(disk)), sync="interval", sync_seconds=0.001)
+    queue.register_topic("orders")
+    disk.faults = Faults(write_error=1, sync_error=1)
+    with pytest.raises(JournalFailed):
+        queue.publish("orders", [Message(b"1")])
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
 
 
 def test_damage_is_said_and_nothing_is_delivered_around_it() -> None:

@@ -12,14 +12,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.message import Batch, Entry, Message, batch_of, make_entry, to_columns
 from inorder.options import PublishOptions, merge
-from inorder.pending import Pending
+from inorder.pending import Pending, at_the_end_of_the_turn, running_loop
 from inorder.transport import Transport
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 # Pub/Sub's limits for one publish request; the second leaves room for what is around the messages.
 MAX_REQUEST_MESSAGES = 1_000
@@ -69,6 +72,7 @@ class Publisher:
 
     def __init__(self, transport: Transport, topic: str) -> None:
         self._transport = transport
+        self._at_once = transport.answers_at_once
         self._topic = topic
         self._lock = threading.Lock()
         self._todo: deque[Callable[[], object]] = deque()  # once the lock is free
@@ -80,6 +84,7 @@ class Publisher:
         self._answers: list[Pending[str]] = []
         self._of_key: dict[str, tuple[int, int]] = {}  # how many of each key, and their bytes
         self._timer: Timer | None = None
+        self._gathering_on: AbstractEventLoop | None = None  # at the end of its turn all goes that is collected
         self._requests = 0  # that are not answered
         self._under_way: set[str] = set()  # their keys
         self._behind: dict[str, deque[Collected]] = {}  # what waits for its key
@@ -123,7 +128,11 @@ class Publisher:
             with self._lock:
                 if self._closed or self._paused or self._options.message_ordering is False:
                     self._check_allowed((entry[0],))
-                alone = not self._messages and not self._batching.max_milliseconds
+                alone = (
+                    not self._messages
+                    and not self._batching.max_milliseconds
+                    and (self._at_once or running_loop() is None)
+                )
                 if alone:
                     self._begin(entry, answer)
                 elif self._waiting or not self._has_room(entry[3]):
@@ -289,7 +298,22 @@ class Publisher:
             if self._timer is None:
                 self._set_timer()
         elif not self._requests:
+            self._send_soon()
+
+    def _send_soon(self) -> None:
+        """Send what is collected: now, or if it is to be waited for on a loop, with what its other tasks publish."""
+        loop = None if self._at_once else running_loop()
+        if loop is None:
             self._send_collected()
+        elif loop is not self._gathering_on:
+            self._gathering_on = loop
+            at_the_end_of_the_turn(loop, self._end_turn)
+
+    def _end_turn(self) -> None:
+        with self._lock:
+            self._gathering_on = None
+            self._send_unless_busy()
+        self._do()
 
     def _take_out(self, key: str) -> Collected:
         """What is collected of one key."""
@@ -469,9 +493,5 @@ def _split(collected: Collected, keys: Collection[str]) -> tuple[Collected, Coll
 
 def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:
     """A thread waits for room here; a task must not, it waits where it awaits the answer."""
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if running_loop() is None:
         admitted.result()

@@ -70,6 +70,9 @@ class Transport(Protocol):
 
     clock: Clock
 
+    answers_at_once: bool
+    """Whether the answer to a publish is mostly there when the call returns."""
+
     in_order: bool
     """Whether batches of a topic may be handed over before those before are answered.
 

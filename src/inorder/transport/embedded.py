@@ -20,11 +20,12 @@ T = TypeVar("T")
 class EmbeddedTransport:
     """Calls go straight to a `MessageQueue`."""
 
-    in_order = False  # it answers at once, or waits for room
+    in_order = False
 
     def __init__(self, broker: MessageQueue, *, owned: bool) -> None:
         self.broker = broker
         self.clock = broker.clock
+        self.answers_at_once = not broker.journaled
         self._owned = owned
         self._waiting: set[Pending[list[str]]] = set()  # publishes, for room
         self._may_wait = True

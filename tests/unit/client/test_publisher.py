@@ -21,6 +21,7 @@ PATIENCE_SECONDS = 30
 class SlowTransport:
     """Takes requests and keeps them, until the test answers them."""
 
+    answers_at_once = False  # it is the test that answers
     in_order = False
 
     def __init__(self) -> None:
@@ -66,6 +67,77 @@ def on_a_loop(call: Callable[[], Any]) -> Any:
         return call()
 
     return asyncio.run(run())
+
+
+# -- tasks of one turn of a loop -------------------------------------------------------------------------
+
+
+def test_what_tasks_publish_in_one_turn_of_their_loop_goes_together() -> None:
+    publisher, transport = make()
+
+    async def publish(number: int) -> str:
+        return await publisher.publish(b"%d" % number, None, f"k{number}")
+
+    async def run() -> None:
+        tasks = [asyncio.create_task(publish(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        assert transport.sent() == []
+        await asyncio.sleep(0)
+        assert transport.sent() == [[b"0", b"1", b"2", b"3", b"4"]]
+        transport.answer()
+        assert await asyncio.gather(*tasks) == ["0", "1", "2", "3", "4"]
+
+    asyncio.run(run())
+
+
+def test_what_is_answered_at_once_is_not_gathered() -> None:
+    transport: Any = SlowTransport()
+    transport.answers_at_once = True
+    publisher = Publisher(transport, "orders")
+    on_a_loop(lambda: (publisher.publish(b"1", None, "k"), publisher.publish(b"2", None, "j")))
+    assert transport.sent()[0] == [b"1"]
+
+
+def test_a_loop_whose_thread_waits_for_an_answer_has_sent_the_message() -> None:
+    publisher, transport = make()
+
+    def answer_at_once(topic: str, batch: Batch) -> Pending[list[str]]:
+        return Pending.of(["1"])
+
+    transport.publish = answer_at_once  # type: ignore[method-assign]
+    assert on_a_loop(lambda: publisher.publish(b"1", None, "k").result(PATIENCE_SECONDS)) == "1"
+
+
+def test_a_message_that_nobody_awaits_is_sent_though_its_loop_ends() -> None:
+    publisher, transport = make()
+    on_a_loop(lambda: publisher.publish(b"1", None, "k"))
+    assert transport.sent() == [[b"1"]]
+
+
+def test_a_loop_that_was_stopped_in_the_middle_of_its_turn_holds_up_no_other_one() -> None:
+    publisher, transport = make()
+    loop = asyncio.new_event_loop()
+    loop.call_soon(loop.stop)
+    loop.call_soon(publisher.publish, b"1", None, "k")
+    loop.run_forever()
+    loop.close()
+    assert transport.sent() == []  # what was put off to the next turn
+    on_a_loop(lambda: publisher.publish(b"2", None, "k"))
+    assert transport.sent() == [[b"1", b"2"]]
+
+
+def test_a_thread_does_not_wait_for_the_turn_of_a_loop() -> None:
+    publisher, transport = make()
+
+    def publish_here_and_in_a_thread() -> None:
+        publisher.publish(b"1", None, "k")
+        thread = threading.Thread(target=publisher.publish, args=(b"2", None, "k"))
+        thread.start()
+        thread.join()
+        assert transport.sent() == [[b"1", b"2"]]
+
+    on_a_loop(publish_here_and_in_a_thread)
+    assert transport.sent() == [[b"1", b"2"]]
 
 
 # -- one request of a key at a time ----------------------------------------------------------------------

@@ -70,6 +70,7 @@ class Server(Protocol):
 class GrpcTransport:
     """Calls go over the wire. What the server is, it is asked when it is needed first."""
 
+    answers_at_once = False
     in_order = True
 
     def __init__(self, target: Address, clock: Clock = SYSTEM_CLOCK) -> None:
