@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
-from operator import itemgetter
+from operator import add, itemgetter
 from time import sleep
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -357,7 +357,7 @@ def _plain_batch(messages: Sequence[Message]) -> Batch | None:
 
     A look at whole columns costs a fifth of a look at each message, but does not tell which of them is bad.
     """
-    if {type(message) for message in messages} != {Message}:
+    if {*map(type, messages)} != {Message}:
         return None
     try:
         _, keys, data, attributes = zip(*[message._record for message in messages], strict=True)
@@ -367,7 +367,7 @@ def _plain_batch(messages: Sequence[Message]) -> Batch | None:
     none = (None,) * len(messages)
     if attributes != none or {*map(type, data)} != {bytes} or not all(keys):
         return None
-    sizes = [len(key) + len(one) for key, one in zip(keys, data)]  # noqa: B905 - they are of one length
+    sizes = [*map(add, map(len, keys), map(len, data))]
     # Together they are mostly shorter than one may be; then none need be looked at.
     short = len(text) <= MAX_ORDERING_KEY_BYTES or max(map(len, keys)) <= MAX_ORDERING_KEY_BYTES
     fits = sum(sizes) <= MAX_MESSAGE_BYTES or max(sizes) <= MAX_MESSAGE_BYTES

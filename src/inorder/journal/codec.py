@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate, pairwise, repeat
+from operator import itemgetter
 from sys import byteorder
 from typing import Any, NamedTuple
 
@@ -73,6 +74,8 @@ _ENTRY = struct.Struct("<BI")  # kind, length of what follows
 # attributes (0: none has any), who missed what (0: nobody); whether publish times are given one by one.
 _PUBLISHED = struct.Struct("<IQIqQIIIIB")
 _ACKED = struct.Struct("<HIB")  # length of the name, positions, whether they are one run (then only its first is given)
+
+_data, _position = itemgetter(DATA), itemgetter(POSITION)
 
 
 class Batch(NamedTuple):
@@ -241,10 +244,10 @@ def columns_entry(columns: Columns) -> bytes:
 
 def _acked(event: Acked) -> Iterable[bytes]:
     _, name, _, records = event
-    if Gap in {type(record[DATA]) for record in records}:
+    if Gap in {*map(type, map(_data, records))}:
         positions = positions_of(records)
     else:
-        positions = [record[POSITION] for record in records]
+        positions = [*map(_position, records)]
     first, count = min(positions), len(positions)
     is_run = max(positions) - first == count - 1
     numbers = _pack("Q", [first] if is_run else positions)
