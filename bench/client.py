@@ -43,6 +43,7 @@ PUBLISHERS = 64
 HANDLER_SECONDS = 0.001
 UNANSWERED = 8  # batches: a publisher need not wait for each, and should not run away
 STRICT_BATCH = 100
+AHEAD = 3  # lists that come while one is worked on
 OURS, NATS, REDIS, GOOGLE = "inorder", "NATS JetStream", "Redis Streams, everysec", "Google's client"
 LISTS, POSTGRESQL = "inorder, by lists", "PostgreSQL, COPY and SKIP LOCKED"
 
@@ -150,7 +151,7 @@ def _through_our_client(address: str, count: int) -> float:
 def _through_our_lists(address: str, count: int, size: int, window: int) -> float:
     pairs, received = random_pairs(count, KEYS), list[bytes]()
     with _subscribed(address, max_outstanding_per_key=window) as (topic, subscription):
-        batches = subscription.batches(size, one_per_key=window == 1)
+        batches = subscription.batches(size, one_per_key=window == 1, ahead=AHEAD)
 
         def consume() -> None:
             for batch in batches:

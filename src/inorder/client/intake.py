@@ -50,13 +50,15 @@ class Intake:
         report: Callable[[str], None],
         take_at_once: int = TAKE_AT_ONCE,
         one_per_key: bool = True,
-        eager: bool = True,
+        ahead: int | None = None,
     ) -> None:
+        """`ahead`: how many messages may wait here beside those given out; None: as many as flow control allows."""
         self._clock = transport.clock
         self._subscription = subscription
         self._wake = wake
         self._take_at_once = take_at_once
         self._one_per_key = one_per_key
+        self._ahead = ahead
         self._lock = threading.Lock()
         # Two that take at once could mix up the order of a key, and two that send answers wait for each other. So one
         # thread takes, or sends, also for those who come meanwhile: they need not wait, and if all of them did, each
@@ -87,7 +89,7 @@ class Intake:
         self._gone_back: Pending[None] = Pending()  # what waited here when it was stopped
         self._lost: InorderError | None = None  # why the broker does not know us any more
         self._set_options(SubscriptionOptions())
-        self._deliveries = transport.deliveries(subscription, self._look, report, eager)
+        self._deliveries = transport.deliveries(subscription, self._look, report, ahead != 0)
         self._terms = self._deliveries.terms
         self.id_prefix = self._deliveries.id_prefix
         self.ack_id_prefix = self._deliveries.ack_id_prefix
@@ -179,19 +181,32 @@ class Intake:
         self._unlooked = True  # first: who has just found something else then sees that there is more
         self._wake()
 
-    def _take(self) -> bool:
+    def look_ahead(self) -> None:
+        """Take in what has come, and let more come, although something is given out: it is there afterwards."""
+        if self._ahead and self._taking.acquire(blocking=False):
+            try:
+                self._take(ahead=True)
+            except InorderError as error:  # told when somebody asks for the next ones
+                _log.debug("nothing more comes: %s", error)
+            finally:
+                self._taking.release()
+
+    def _take(self, *, ahead: bool = False) -> bool:
         with self._lock:
-            if self._line.any_ready():
+            if self._line.any_ready() and not ahead:
                 self._unlooked = not self.stopped  # whoever takes that may be busy with it for long
                 return not self.stopped
             if self._lost is not None:
                 raise self._lost
             room = self._flow.max_messages - len(self._held)
+            if self._ahead:
+                waiting = len(self._held) - len(self._out) - len(self._left)
+                room = min(room, self._ahead - waiting)
             free = self._flow.max_bytes - self._held_bytes
             if self.stopped or room <= 0 or free <= 0:
                 return False
             alone = not self._held
-        most = min(room, self._take_at_once)
+        most = room if ahead else min(room, self._take_at_once)
         taken = self._deliveries.take(most, free, alone, self, room)
         if len(taken.messages) >= most:
             self._unlooked = True

@@ -25,7 +25,7 @@ class Iteration(ABC):
     """What both kinds of loop do alike: some messages at a time, those before are let go of."""
 
     def __init__(
-        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool, ahead: int
     ) -> None:
         self._listeners = listeners
         self._size = size
@@ -34,8 +34,8 @@ class Iteration(ABC):
         self._poked = False
         self._ended = False
         self.closed: Pending[None] = Pending()  # the broker has what went back; nobody waits for the loop itself
-        # No more than what the loop works on: others share the rest, and nothing has to go back.
-        self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key, eager=False)
+        # No more than what the loop works on, or has asked for: others share the rest, and nothing has to go back.
+        self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key, ahead * size)
 
     @abstractmethod
     def _wake(self) -> None:
@@ -116,6 +116,7 @@ class Iteration(ABC):
                 self.leave()
                 return
             self._current = self._intake.next_ones(self._size)
+            self._intake.look_ahead()
             if Gap in {type(message._record[DATA]) for message in self._current}:
                 yield from self._tell_gaps()
                 if not self._current:
@@ -142,10 +143,10 @@ class ThreadIteration(Iteration):
     """Blocks the thread until there is a message."""
 
     def __init__(
-        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool, ahead: int
     ) -> None:
         self._arrived = threading.Event()
-        super().__init__(transport, subscription, listeners, size, one_per_key)
+        super().__init__(transport, subscription, listeners, size, one_per_key, ahead)
 
     def _wake(self) -> None:
         self._arrived.set()
@@ -165,11 +166,11 @@ class TaskIteration(Iteration):
     """Suspends the task until there is a message."""
 
     def __init__(
-        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool, ahead: int
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
-        super().__init__(transport, subscription, listeners, size, one_per_key)
+        super().__init__(transport, subscription, listeners, size, one_per_key, ahead)
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # a closed loop has nobody waiting

@@ -153,19 +153,23 @@ class Subscription:
             for message in batch:
                 yield message
 
-    def batches(self, max_messages: int = 100, *, one_per_key: bool = True) -> Batches:
+    def batches(self, max_messages: int = 100, *, one_per_key: bool = True, ahead: int = 0) -> Batches:
         """Lists of messages, as they come, until `close`: for whoever can do many at once, as a database can.
 
         Of a key a list has no more than one; with `one_per_key=False` as many as `max_outstanding_per_key`, in
         order, for whoever keeps that order. Read it by `for` or by `async for`, and answer for all before asking
         for the next list.
+
+        As many lists as `ahead` says may come, and are kept leased, while the loop works on one: from a server that
+        saves the wait for each, but other consumers do not get what waits here.
         """
         check_whole("max_messages", max_messages)
         check_flag("one_per_key", one_per_key)
-        return Batches(self, max_messages, one_per_key)
+        check_whole("ahead", ahead, at_least=0)
+        return Batches(self, max_messages, one_per_key, ahead)
 
-    def _begin(self, kind: type[Loop], size: int, one_per_key: bool) -> Loop:
-        iteration = kind(self._transport, self.name, self._listeners, size, one_per_key)
+    def _begin(self, kind: type[Loop], size: int, one_per_key: bool, ahead: int) -> Loop:
+        iteration = kind(self._transport, self.name, self._listeners, size, one_per_key, ahead)
         self._connection.opened(iteration)
         self._iterations.add(iteration)
         return iteration
@@ -213,10 +217,11 @@ class Subscription:
 class Batches:
     """The messages of a subscription by lists; one loop over it, which ends when this or the subscription is closed."""
 
-    def __init__(self, subscription: Subscription, size: int, one_per_key: bool) -> None:
+    def __init__(self, subscription: Subscription, size: int, one_per_key: bool, ahead: int) -> None:
         self._subscription = subscription
         self._size = size
         self._one_per_key = one_per_key
+        self._ahead = ahead
         self._iteration: Iteration | None = None
         self._poked = False
         self._closed = False
@@ -282,7 +287,7 @@ class Batches:
     def _begin(self, kind: type[Loop]) -> Loop:
         if self._iteration is not None:
             raise FailedPrecondition("batches can be read by one loop; call batches() again for another")
-        iteration = self._iteration = self._subscription._begin(kind, self._size, self._one_per_key)
+        iteration = self._iteration = self._subscription._begin(kind, self._size, self._one_per_key, self._ahead)
         if self._poked:
             iteration.poke()
         if self._closed:

@@ -1,10 +1,12 @@
 """Lists of messages with several of a key, acks in one go, and a loop that is poked before it begins."""
 
+from typing import Any
+
 import pytest
 
 from inorder import Message, PubSub
 from inorder.broker import MessageQueue
-from inorder.errors import FailedPrecondition, InvalidAckId
+from inorder.errors import FailedPrecondition, InvalidAckId, InvalidArgument, SubscriptionNotFound
 from inorder.testing.clock import ManualClock
 
 
@@ -89,3 +91,24 @@ def test_a_loop_that_is_poked_before_it_begins_goes_round_once() -> None:
         batches = topic.subscription("mover").create().result().batches()
         batches.poke()
         assert next(iter(batches)) == []
+
+
+@pytest.mark.parametrize("ahead", [-1, 1.5, True, "1", None])
+def test_how_many_lists_come_ahead_is_a_whole_number(ahead: Any) -> None:
+    with PubSub("memory:") as pubsub:
+        topic = pubsub.topic("orders").create().result()
+        subscription = topic.subscription("mover").create().result()
+        with pytest.raises(InvalidArgument, match="ahead: a whole number of at least 0"):
+            subscription.batches(ahead=ahead)
+
+
+def test_a_list_at_hand_is_given_although_nothing_more_will_come() -> None:
+    with PubSub("memory:") as pubsub:
+        three_of_each_key(pubsub, window=1)
+        subscription = pubsub.subscription("mover")
+        lists = iter(subscription.batches(1, ahead=1))
+        first = next(lists)
+        subscription.delete().result()
+        with pytest.raises(SubscriptionNotFound):
+            next(lists)
+        assert len(first) == 1

@@ -36,8 +36,15 @@ def each_async(subscription: Subscription, body: Body) -> None:
     asyncio.run(run())
 
 
+def each_ahead(subscription: Subscription, body: Body) -> None:
+    """A `for` loop for which others come while it works on one."""
+    for messages in subscription.batches(1, ahead=3):
+        if any(map(body, messages)):
+            break
+
+
 class Loops(PubSubCase):
-    @pytest.fixture(params=[each, each_async], ids=["for", "async_for"])
+    @pytest.fixture(params=[each, each_async, each_ahead], ids=["for", "async_for", "ahead"])
     def loop(self, request: pytest.FixtureRequest) -> Loop:
         """Once for each kind of loop."""
         return request.param  # type: ignore[no-any-return]
@@ -72,6 +79,7 @@ class Loops(PubSubCase):
             self.wait_until(lambda number=number: len(received) == number + 1)  # type: ignore[misc]
         looping.result(PATIENCE_SECONDS)
 
+    @pytest.mark.parametrize("loop", [each, each_async], ids=["for", "async_for"])
     @pytest.mark.parametrize("window", [0, 1, 10])
     def test_what_a_loop_did_not_give_is_there_at_once_when_it_is_left(self, loop: Loop, window: int) -> None:
         subscription = self.subscribe_ordered(max_outstanding_per_key=window) if window else self.subscribe()
@@ -85,6 +93,7 @@ class Loops(PubSubCase):
         [message, *_] = result(subscription.pull(10))
         assert (text(message), message.delivery_attempt) == ("2", 1)
 
+    @pytest.mark.parametrize("loop", [each, each_async], ids=["for", "async_for"])
     def test_what_a_loop_did_not_give_is_there_at_once_after_an_error(self, loop: Loop) -> None:
         subscription = self.subscribe()
         self.publish("1", "2", "3")
@@ -96,6 +105,7 @@ class Loops(PubSubCase):
             loop(subscription, body)
         assert [(text(m), m.delivery_attempt) for m in self.pull()] == [("2", 1), ("3", 1)]
 
+    @pytest.mark.parametrize("loop", [each, each_async], ids=["for", "async_for"])
     def test_a_loop_leaves_to_others_what_it_does_not_work_on(self, loop: Loop) -> None:
         subscription = self.subscribe_ordered()
         self.publish_by_letter(*"abcdefghij")
@@ -113,6 +123,52 @@ class Loops(PubSubCase):
         assert [*received, *texts(self.pull())] == list("abcdefghij")
         go_on.set()
         looping.result(PATIENCE_SECONDS)
+
+    def test_no_more_lists_come_ahead_than_were_asked_for_and_they_come_without_a_wait(self) -> None:
+        subscription = self.subscribe_ordered()
+        self.publish_by_letter(*"abcdefghij")
+        lists = iter(batches := subscription.batches(2, ahead=2))
+        received = [next(lists)]
+        self.wait_until(lambda: result(subscription.metrics()).outstanding_messages == 6)
+        assert texts(self.pull()) == list("ghij")
+        for _ in range(2):
+            result(batches.ack(received[-1]))
+            received.append(next(lists))
+        assert [texts(messages) for messages in received] == [["a", "b"], ["c", "d"], ["e", "f"]]
+        assert {message.delivery_attempt for messages in received for message in messages} == {1}
+
+    @pytest.mark.parametrize("window", [0, 1, 10])
+    def test_what_came_ahead_goes_back_when_the_loop_is_left(self, window: int) -> None:
+        subscription = self.subscribe_ordered(max_outstanding_per_key=window) if window else self.subscribe()
+        self.publish("1", "2", "3", key="k")
+        each_ahead(subscription, lambda message: result(message.ack()) is None)
+        left: list[Message] = []
+
+        def pull() -> bool:
+            left.extend(self.pull())
+            return bool(left)
+
+        self.wait_until(pull)
+        assert (text(left[0]), left[0].delivery_attempt) == ("2", 1)
+
+    @pytest.mark.parametrize("window", [1, 10])
+    def test_lists_that_come_ahead_keep_the_order_of_a_key_that_fails(self, window: int) -> None:
+        subscription = self.subscribe_ordered(max_outstanding_per_key=window)
+        self.publish(*"123456789", key="k")
+        handled: list[str] = []
+        failed: list[str] = []
+        batches = subscription.batches(2, one_per_key=window == 1, ahead=2)
+        for messages in batches:
+            for message in messages:
+                if text(message) in "258" and text(message) not in failed:
+                    failed.append(text(message))
+                    result(message.nack())
+                    break  # what is behind it in this list was taken back with it
+                if message.ack().exception() is None:
+                    handled.append(text(message))
+            if len(handled) == 9:
+                break
+        assert handled == list("123456789")
 
     def test_the_message_at_which_a_loop_was_left_can_still_be_acked(self, loop: Loop) -> None:
         subscription = self.subscribe_ordered()
