@@ -359,7 +359,7 @@ class SubscriptionOptions(_OtherSpellings):
 class Batching:
     """When a publisher sends what it has collected for a key: at whichever limit comes first.
 
-    `max_milliseconds=0` sends each message at once.
+    `max_milliseconds=0` sends each message at once, or with what other tasks publish in the same turn of the loop.
     """
 
     max_messages: int = 100
