@@ -3,7 +3,7 @@
 What comes while one group is being written waits for the next, so the busier it is, the more turns
 share a sync. Whoever waits for an answer writes the group itself if nobody else does: to hand it to
 another thread and to be woken by it would cost as much as the disk. A loop does so at the end of its turn,
-for all its tasks, as long as the disk does not keep it from others for longer than that.
+for all its tasks, unless it would have to wait for a sync that takes longer than that way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from inorder.journal import Location
 from inorder.journal.codec import Stored, encode
 from inorder.journal.journal import Journal
 from inorder.metadata import CommitCounters
-from inorder.pending import Pending, at_the_end_of_the_turn, running_loop
+from inorder.pending import Pending
+from inorder.put_off import at_the_end_of_the_turn, running_loop
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -132,13 +133,15 @@ class Commits:
             self._ask()
         elif loop is not self._written_on:
             self._written_on = loop
-            at_the_end_of_the_turn(loop, self._end_turn)
+            at_the_end_of_the_turn(loop, self._write_for_tasks)
 
-    def _end_turn(self) -> None:
+    def _write_for_tasks(self) -> None:
         """Write what the tasks of a loop have added in this turn, unless it may take long."""
         self._written_on = None  # first: who comes now comes too late for this one
-        if self._journal.wants_snapshot() or not self._write(waits=False):
+        if running_loop() is None or self._journal.wants_snapshot() or self._writing.locked():
             self._ask()
+        else:
+            self._write(may_save=False)
 
     def _ask(self) -> None:
         """Have another thread write the group, and sync what is to be synced in time."""
@@ -170,17 +173,14 @@ class Commits:
                 except InorderError as error:
                     self._fail(error)
 
-    def _write(self, *, waits: bool = True) -> bool:
-        """Write the group and answer; False if somebody else writes and this thread does not wait for that."""
-        if not self._writing.acquire(blocking=waits):
-            return False
+    def _write(self, *, may_save: bool = True) -> None:
         interruption: BaseException | None = None
-        try:
+        with self._writing:
             with self._lock:
                 group, self._group = self._group, Group()
             try:
                 if self._failure is None and (group.body or (group.sync and self._unsynced)):
-                    self._write_down(group, may_save=waits)
+                    self._write_down(group, may_save=may_save)
             except BaseException as error:
                 # Ctrl-C, or a mistake of ours. Nobody knows what is written, and to go on might leave a hole.
                 interruption = error
@@ -188,15 +188,12 @@ class Commits:
             failure, rest = self._failure, self._rest
             if rest:
                 self._rest = []
-        finally:
-            self._writing.release()
         # Answers may run other people's code, which may publish again: so nothing is held here.
         _answer(group, failure)
         for written in rest:
             _answer(written, failure)
         if interruption is not None:
             raise interruption
-        return True
 
     def _write_down(self, group: Group, *, may_save: bool) -> None:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import threading
 import weakref
 from collections import deque
@@ -17,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from inorder.errors import DeadlineExceeded
+from inorder.put_off import hurry, running_loop
 
 if TYPE_CHECKING:
     import asyncio
@@ -186,10 +186,9 @@ class Pending(Generic[T]):
         return self._value  # type: ignore[no-any-return]
 
     def _wait(self, timeout: float | None) -> None:
-        while not self.done() and _here.put_off:  # this may be waiting for it
-            _do_what_was_put_off()
         if self.done():
             return
+        hurry()
         arrived = threading.Event()
 
         def finished(_: Pending[T]) -> None:
@@ -261,12 +260,7 @@ class _Alarm:
 
 
 class _Here(threading.local):
-    """What this thread has put off."""
-
-    def __init__(self) -> None:
-        self.alarms: list[_Alarm] | None = None
-        self.put_off: dict[Callable[[], None], None] = {}  # in this order
-        self.catching_up = False
+    alarms: list[_Alarm] | None = None  # to be rung at the end
 
 
 _here = _Here()
@@ -285,37 +279,6 @@ def _alarms_at_the_end() -> Iterator[None]:
         _here.alarms = None
         for alarm in alarms:
             alarm.ring()
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs on this thread, if any."""
-    # asyncio is imported by the first who needs it: before that there is no loop.
-    ask: Callable[[], asyncio.AbstractEventLoop | None] | None
-    ask = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    return None if ask is None else ask()
-
-
-def at_the_end_of_the_turn(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Call it when the tasks have run that are ready on this thread's loop, or before the thread waits for a result."""
-    _here.put_off[call] = None
-    if not _here.catching_up:
-        loop.call_soon(_do_what_was_put_off)
-
-
-def _do_what_was_put_off() -> None:
-    """All of it, and what that puts off in turn; but nothing twice, so that the loop has its turn."""
-    done = set()
-    _here.catching_up = True
-    try:
-        while _here.put_off and (call := next(iter(_here.put_off))) not in done:
-            del _here.put_off[call]
-            done.add(call)
-            call()
-    finally:
-        _here.catching_up = False
-        loop = running_loop()
-        if _here.put_off and loop is not None:
-            loop.call_soon(_do_what_was_put_off)
 
 
 _alarms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Alarm] = weakref.WeakKeyDictionary()

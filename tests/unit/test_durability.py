@@ -128,8 +128,8 @@ def batch(*messages: bytes) -> Batch:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk syncs quickly, however busy the machine is."""
+def quick(monkeypatch: pytest.MonkeyPatch, loops_in_time: None) -> None:
+    """The disk syncs quickly, and the loop has its turn, however busy the machine is."""
     monkeypatch.setattr(commits, "QUICK_SECONDS", PATIENCE_SECONDS)
 
 
@@ -192,6 +192,21 @@ def test_a_loop_whose_thread_waits_for_an_answer_has_written_what_it_waits_for()
         assert queue.submit("orders", batch(b"1")).result(PATIENCE_SECONDS)
 
     asyncio.run(publish())
+
+
+@pytest.mark.parametrize("sync", ["commit", "interval", "none"])
+def test_what_a_loop_that_was_stopped_has_left_is_written_by_another_thread(
+    sync: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "QUICK_SECONDS", PATIENCE_SECONDS)
+    queue = with_a_topic(FaultyDisk(0), sync=sync)
+    answers: list[Any] = []
+    loop = asyncio.new_event_loop()
+    loop.call_soon(loop.stop)
+    loop.call_soon(lambda: answers.append(queue.submit("orders", batch(b"1"))))
+    loop.run_forever()
+    loop.close()
+    assert answers[0].result(PATIENCE_SECONDS)
 
 
 def test_what_comes_while_another_thread_syncs_is_written_afterwards() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from inorder import DeadlineExceeded, Pending
-from inorder.pending import at_the_end_of_the_turn
 
 PATIENCE_SECONDS = 30
 
@@ -411,69 +410,3 @@ def test_loops_are_woken_though_a_callback_fails(caplog: pytest.LogCaptureFixtur
 
 async def _value_of(pending: Pending[int]) -> int:
     return await pending
-
-
-def test_what_is_put_off_is_done_after_the_tasks_that_are_ready_and_what_that_puts_off_right_after_it() -> None:
-    done: list[str] = []
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-
-        def first() -> None:
-            done.append("first")
-            at_the_end_of_the_turn(loop, second)
-
-        def second() -> None:
-            done.append("second")
-            if done.count("second") < 3:  # again: not in this turn
-                at_the_end_of_the_turn(loop, second)
-
-        at_the_end_of_the_turn(loop, first)
-        loop.call_soon(done.append, "ready")
-        await asyncio.sleep(0)
-        assert done == ["first", "second", "ready"]
-        await asyncio.sleep(0)
-        assert done == ["first", "second", "ready", "second"]
-        await asyncio.sleep(0)
-        assert done == ["first", "second", "ready", "second", "second"]
-
-    asyncio.run(run())
-
-
-def test_what_was_put_off_is_done_before_a_thread_waits_and_no_longer_than_it_has_to() -> None:
-    answer: Pending[int] = Pending()
-    calls: list[int] = []
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-
-        def count() -> None:
-            calls.append(len(calls))
-            at_the_end_of_the_turn(loop, count)
-            if len(calls) == 3:
-                answer.set_result(3)
-
-        at_the_end_of_the_turn(loop, count)
-        assert answer.result(PATIENCE_SECONDS) == 3
-        assert calls == [0, 1, 2]
-
-    asyncio.run(run())
-
-
-def test_a_call_that_was_put_off_and_fails_keeps_no_other_one_from_being_done() -> None:
-    done: list[str] = []
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: done.append(str(context["exception"])))
-
-        def fail() -> None:
-            raise ValueError("failed")
-
-        at_the_end_of_the_turn(loop, fail)
-        at_the_end_of_the_turn(loop, lambda: done.append("done"))
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-    asyncio.run(run())
-    assert done == ["failed", "done"]

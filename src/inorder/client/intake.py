@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import repeat, starmap
+from itertools import chain, repeat, starmap
 from typing import Any, TypeVar
 
-from inorder.client.lines import KeyedLine, Line
+from inorder.client.lines import KeyedLine, Line, WindowLine
 from inorder.clock import MICROSECONDS, Timer
 from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
 from inorder.message import KEY, SIZE, AckedTogether, Message
@@ -52,7 +52,7 @@ class Intake:
         one_per_key: bool = True,
         ahead: int | None = None,
     ) -> None:
-        """`ahead`: how many messages may wait here beside those given out; None: as many as flow control allows."""
+        """`ahead` is how many messages may come before somebody asks for them; None: as many as flow control allows."""
         self._clock = transport.clock
         self._subscription = subscription
         self._wake = wake
@@ -182,7 +182,7 @@ class Intake:
         self._wake()
 
     def look_ahead(self) -> None:
-        """Take in what has come, and let more come, although something is given out: it is there afterwards."""
+        """While what was given out is worked on, take in what has come, and let more come."""
         if self._ahead and self._taking.acquire(blocking=False):
             try:
                 self._take(ahead=True)
@@ -200,8 +200,7 @@ class Intake:
                 raise self._lost
             room = self._flow.max_messages - len(self._held)
             if self._ahead:
-                waiting = len(self._held) - len(self._out) - len(self._left)
-                room = min(room, self._ahead - waiting)
+                room = min(room, self._ahead - self._waiting())
             free = self._flow.max_bytes - self._held_bytes
             if self.stopped or room <= 0 or free <= 0:
                 return False
@@ -211,6 +210,11 @@ class Intake:
         if len(taken.messages) >= most:
             self._unlooked = True
         return self._hold_taken(*taken)
+
+    def _waiting(self) -> int:
+        """How many are held that nobody has been given."""
+        held = self._held
+        return len(held) - sum(map(held.__contains__, chain(self._out, self._left)))
 
     def _hold_taken(self, messages: list[Message], options: SubscriptionOptions | None) -> bool:
         """Hold what was taken by these options; whether there is anything of it."""
@@ -344,7 +348,7 @@ class Intake:
             acks, nacks = [message._lease for message in acked], [message._lease for message in nacked]
             passed_on = self._let_go(acks)
             # These keys go on when the broker knows, and has taken back what was out behind the messages.
-            self._nacking |= {lease: self._held[lease]._record[KEY] for lease in nacks if lease in self._held}
+            self._fail({lease: self._held[lease]._record[KEY] for lease in nacks if lease in self._held})
             self._let_go(nacks)
             self._end(ended)
         settled = self._settle(acks, nacks) if acks or nacks else None
@@ -413,6 +417,12 @@ class Intake:
             else:
                 answer.set_result(None)
 
+    def _fail(self, keys: Mapping[int, str]) -> None:
+        """These go back to the broker; by their leases."""
+        self._nacking |= keys
+        for key in keys.values():
+            self._line.fail(key)
+
     def _after_nacks(self, leases: Iterable[int]) -> None:
         """With a message that failed, the broker takes back what is out behind it: let that go, then go on."""
         with self._taking:  # what was out behind may have come, and wait to be taken
@@ -427,6 +437,8 @@ class Intake:
                     self._nacking.pop(lease, None)
                     if message := self._left.pop(lease, None):
                         self._pass_on(message)
+                for key in keys.difference(self._nacking.values()):
+                    self._line.go_on(key)
             self._wake()
 
         self._keep_leases(behind).add_done_callback(go_on)
@@ -465,7 +477,7 @@ class Intake:
         """The broker has taken back all that was out, as the rules of order are others. What runs keeps its key."""
         self._let_go(list(self._held))
         self._left.clear()
-        self._line = KeyedLine() if _window(self._options) and self._one_per_key else Line()
+        self._line = Line() if not _window(self._options) else KeyedLine() if self._one_per_key else WindowLine()
         self._out_before = {lease: message._record[KEY] for lease, message in self._out.items()}
         for key in filter(None, self._out_before.values()):
             self._line.hold(key)
@@ -507,7 +519,7 @@ class Intake:
             now_us = self._clock.now_us()
             left = [lease for lease in self._left if lease in self._held]
             over = [lease for lease in left if _over_us(self._left[lease]) <= now_us]
-            self._nacking |= {lease: self._left[lease]._record[KEY] for lease in over}
+            self._fail({lease: self._left[lease]._record[KEY] for lease in over})
             self._let_go(over)
             self._set_timer()
         if over:

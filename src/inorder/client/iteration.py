@@ -116,7 +116,8 @@ class Iteration(ABC):
                 self.leave()
                 return
             self._current = self._intake.next_ones(self._size)
-            self._intake.look_ahead()
+            if self._current:
+                self._intake.look_ahead()
             if Gap in {type(message._record[DATA]) for message in self._current}:
                 yield from self._tell_gaps()
                 if not self._current:

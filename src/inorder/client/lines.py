@@ -43,9 +43,45 @@ class Line:
         """The messages of `key` that have no turn yet."""
         return ()
 
+    def fail(self, key: str) -> None:
+        """A message of `key` has failed, and the broker is about to take back what is out behind it."""
+
+    def go_on(self, key: str) -> None:
+        """It has."""
+
     def messages(self) -> Iterator[Message]:
         """Everything that is not out."""
         yield from self._ready
+
+
+class WindowLine(Line):
+    """Several of a key at a time, in order, for whoever keeps it: but nothing behind one that has failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._behind: dict[str, list[Message]] = {}  # by the keys that have failed
+
+    def put(self, messages: Sequence[Message]) -> None:
+        if not self._behind:
+            self._ready.extend(messages)
+            return
+        for message in messages:
+            self._behind.get(message._record[KEY], self._ready).append(message)
+
+    def fail(self, key: str) -> None:
+        if key and key not in self._behind:
+            self._behind[key] = [message for message in self._ready if message._record[KEY] == key]
+            self._ready = deque(message for message in self._ready if message._record[KEY] != key)
+
+    def go_on(self, key: str) -> None:
+        self._ready.extendleft(reversed(self._behind.pop(key, ())))
+
+    def waiting(self, key: str) -> Sequence[Message]:
+        return self._behind.get(key, ())
+
+    def messages(self) -> Iterator[Message]:
+        yield from self._ready
+        yield from chain.from_iterable(self._behind.values())
 
 
 class KeyedLine(Line):

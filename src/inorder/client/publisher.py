@@ -18,7 +18,8 @@ from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.message import Batch, Entry, Message, batch_of, make_entry, to_columns
 from inorder.options import PublishOptions, merge
-from inorder.pending import Pending, at_the_end_of_the_turn, running_loop
+from inorder.pending import Pending
+from inorder.put_off import at_the_end_of_the_turn, running_loop
 from inorder.transport import Transport
 
 if TYPE_CHECKING:
@@ -307,9 +308,9 @@ class Publisher:
             self._send_collected()
         elif loop is not self._gathering_on:
             self._gathering_on = loop
-            at_the_end_of_the_turn(loop, self._end_turn)
+            at_the_end_of_the_turn(loop, self._send_gathered)
 
-    def _end_turn(self) -> None:
+    def _send_gathered(self) -> None:
         with self._lock:
             self._gathering_on = None
             self._send_unless_busy()

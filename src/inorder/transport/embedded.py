@@ -1,4 +1,4 @@
-"""A broker in this process: calls are answered before they return, unless a publisher must wait."""
+"""A broker in this process: calls are answered before they return, unless they wait for room or for the disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class EmbeddedTransport:
     """Calls go straight to a `MessageQueue`."""
 
-    in_order = False
+    in_order = False  # what waits for room has no place yet
 
     def __init__(self, broker: MessageQueue, *, owned: bool) -> None:
         self.broker = broker

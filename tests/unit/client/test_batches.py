@@ -112,3 +112,14 @@ def test_a_list_at_hand_is_given_although_nothing_more_will_come() -> None:
         with pytest.raises(SubscriptionNotFound):
             next(lists)
         assert len(first) == 1
+
+
+def test_no_more_come_ahead_than_were_asked_for_although_nothing_is_answered() -> None:
+    with PubSub("memory:") as pubsub:
+        topic = pubsub.topic("orders").create().result()
+        subscription = topic.subscription("mover").create(ack_deadline_seconds=600).result()
+        topic.publish_many([Message(b"%d" % number) for number in range(100)]).result()
+        lists = iter(subscription.batches(2, ahead=1))
+        for given in range(1, 11):
+            assert len(next(lists)) == 2
+            assert subscription.metrics().result().outstanding_messages == 2 * given + 2

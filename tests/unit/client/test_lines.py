@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inorder import Message
-from inorder.client.lines import KeyedLine, Line
+from inorder.client.lines import KeyedLine, Line, WindowLine
 from inorder.core.lanes import FreeLanes, Lanes
 
 KEYS = ["", "a", "b", "c", "d"]
@@ -78,3 +78,33 @@ def test_a_held_key_of_which_nothing_came_costs_nothing_afterwards() -> None:
     line.release("a")
     line.put([message((0, "a"))])
     assert items(line.take(1)) == [(0, "a")]
+
+
+@given(steps)
+def test_a_line_of_windows_gives_out_all_in_order_while_nothing_fails(steps: Steps) -> None:
+    same(steps, FreeLanes(), WindowLine())
+
+
+@given(st.permutations(["", "a", "a", "b"]), st.permutations(["a", "b", "c", ""]))
+def test_nothing_of_a_key_that_failed_goes_before_it_goes_on(before: list[str], after: list[str]) -> None:
+    line = WindowLine()
+    line.put([message(item) for item in enumerate(before)])
+    line.fail("a")
+    line.fail("a")
+    line.put([message(item) for item in enumerate(after, len(before))])
+    numbered = [*enumerate([*before, *after])]
+    of_a = [item for item in numbered if item[1] == "a"]
+    assert items(line.waiting("a")) == of_a
+    assert sorted(items(line.messages())) == numbered
+    assert items(line.take(2)) == [item for item in numbered if item[1] != "a"][:2]
+    line.go_on("a")
+    assert items(line.take(10)) == of_a + [item for item in numbered if item[1] != "a"][2:]
+    line.go_on("b")  # of which nothing has failed
+    assert not line.any_ready()
+
+
+def test_messages_without_a_key_do_not_wait_for_one_that_failed() -> None:
+    line = WindowLine()
+    line.put([message((0, "")), message((1, ""))])
+    line.fail("")
+    assert items(line.take(10)) == [(0, ""), (1, "")]
