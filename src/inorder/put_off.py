@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from inorder.clock import SYSTEM_CLOCK
@@ -86,10 +87,12 @@ class _PutOff:
             call()
 
     def _look_later(self) -> None:
-        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_us() + LATE_US, self._look)
+        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_us() + LATE_US, partial(self._look, self._calls))
 
-    def _look(self) -> None:
+    def _look(self, at: object) -> None:
         with self._lock:
+            if at is not self._calls:  # which were forgotten
+                return
             late = [call for call, since in self._calls.items() if since < self._looks]
             self._looks += 1
             self._watched = self._used or bool(self._calls)
