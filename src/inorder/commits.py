@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from inorder.core.events import Event
 from inorder.errors import InorderError, JournalFailed
@@ -21,9 +21,6 @@ from inorder.journal.journal import Journal
 from inorder.metadata import CommitCounters
 from inorder.pending import Pending
 from inorder.put_off import at_the_end_of_the_turn, running_loop
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
 
 Sync = Literal["commit", "interval", "none"]
 QUICK_SECONDS = 0.000_25  # about what it takes to hand a group to another thread and to be woken by it
@@ -67,7 +64,6 @@ class Commits:
         self._failed = failed
         self._group = Group()
         self._writing = threading.Lock()
-        self._written_on: AbstractEventLoop | None = None  # at the end of its turn
         self._changed = threading.Condition()
         self._asked = self._stopping = False
         self._idle = 0
@@ -128,16 +124,12 @@ class Commits:
 
     def soon(self) -> None:
         """Somebody will ask for an answer: have the group written."""
-        loop = running_loop() if self._sync != "commit" or self._syncs_quickly else None
-        if loop is None:
+        slow = self._sync == "commit" and not self._syncs_quickly
+        if slow or not at_the_end_of_the_turn(self._write_for_tasks):
             self._ask()
-        elif loop is not self._written_on:
-            self._written_on = loop
-            at_the_end_of_the_turn(loop, self._write_for_tasks)
 
     def _write_for_tasks(self) -> None:
         """Write what the tasks of a loop have added in this turn, unless it may take long."""
-        self._written_on = None  # first: who comes now comes too late for this one
         if running_loop() is None or self._journal.wants_snapshot() or self._writing.locked():
             self._ask()
         else:

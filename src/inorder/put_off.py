@@ -42,16 +42,21 @@ class _PutOff:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant, as the garbage collector may get here from inside
-        self._calls: dict[Callable[[], None], int] = {}  # and at which look they came
+        self._calls: dict[Callable[[], None], tuple[AbstractEventLoop, int]] = {}  # of which loop, since which look
         self._looks = 0
         self._watched = False  # somebody will look again
         self._used = False  # since the last look: if it is used now and then, to begin anew each time would cost more
         self._here = _Here()
 
-    def add(self, loop: AbstractEventLoop, call: Callable[[], None]) -> None:
-        """Make this call when the tasks have run that are ready on the loop, which is this thread's."""
+    def add(self, call: Callable[[], None]) -> bool:
+        """Make this call once when the tasks have run that are ready on this thread's loop; False if there is none."""
+        loop = running_loop()
+        if loop is None:
+            return False
+        if (known := self._calls.get(call)) is not None and known[0] is loop:
+            return True
         with self._lock:
-            self._calls[call] = self._looks
+            self._calls[call] = loop, self._looks
             self._used = True
             if not self._watched:
                 self._watched = True
@@ -60,6 +65,7 @@ class _PutOff:
             loop.call_soon(self._end_turn, call)
         else:
             self._here.then.append(call)
+        return True
 
     def hurry(self) -> None:
         """Somebody is about to block the thread of a loop, perhaps until one of these is done."""
@@ -93,7 +99,7 @@ class _PutOff:
         with self._lock:
             if at is not self._calls:  # which were forgotten
                 return
-            late = [call for call, since in self._calls.items() if since < self._looks]
+            late = [call for call, (_, since) in self._calls.items() if since < self._looks]
             self._looks += 1
             self._watched = self._used or bool(self._calls)
             self._used = False

@@ -22,15 +22,15 @@ def test_it_is_done_after_the_tasks_that_are_ready_and_what_it_puts_off_right_af
 
         def first() -> None:
             done.append("first")
-            at_the_end_of_the_turn(loop, second)
+            at_the_end_of_the_turn(second)
 
         def second() -> None:
             done.append("second")
             if done.count("second") < 3:  # again: not in this turn
-                at_the_end_of_the_turn(loop, second)
+                at_the_end_of_the_turn(second)
 
         loop.call_soon(done.append, "ready")
-        at_the_end_of_the_turn(loop, first)
+        at_the_end_of_the_turn(first)
         await asyncio.sleep(0)
         assert done == ["ready", "first", "second"]
         await asyncio.sleep(0)
@@ -50,11 +50,11 @@ def test_one_that_fails_keeps_no_other_one_from_being_done() -> None:
         loop.set_exception_handler(lambda _, context: done.append(str(context["exception"])))
 
         def fail() -> None:
-            at_the_end_of_the_turn(loop, lambda: done.append("put off by it"))
+            at_the_end_of_the_turn(lambda: done.append("put off by it"))
             raise ValueError("failed")
 
-        at_the_end_of_the_turn(loop, fail)
-        at_the_end_of_the_turn(loop, lambda: done.append("other"))
+        at_the_end_of_the_turn(fail)
+        at_the_end_of_the_turn(lambda: done.append("other"))
         await asyncio.sleep(0)
 
     asyncio.run(run())
@@ -66,7 +66,7 @@ def put_off(done: threading.Event, threads: list[str]) -> Callable[[], None]:
         threads.append(threading.current_thread().name)
         done.set()
 
-    at_the_end_of_the_turn(asyncio.get_running_loop(), call)
+    at_the_end_of_the_turn(call)
     return call
 
 
@@ -97,7 +97,7 @@ def test_another_thread_does_it_at_once_if_the_thread_of_the_loop_waits_for_a_re
     answer: Pending[str] = Pending()
 
     async def run() -> None:
-        at_the_end_of_the_turn(asyncio.get_running_loop(), lambda: answer.set_result(threading.current_thread().name))
+        at_the_end_of_the_turn(lambda: answer.set_result(threading.current_thread().name))
         assert answer.result(PATIENCE_SECONDS) == "inorder-timers"
 
     asyncio.run(run())
@@ -107,11 +107,9 @@ def test_a_result_that_does_not_come_is_waited_for_no_longer_than_said_whatever_
     over = threading.Event()
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-
         def again() -> None:
             if not over.is_set():
-                at_the_end_of_the_turn(loop, again)
+                at_the_end_of_the_turn(again)
 
         again()
         began = time.monotonic()
@@ -121,3 +119,23 @@ def test_a_result_that_does_not_come_is_waited_for_no_longer_than_said_whatever_
         assert time.monotonic() - began < PATIENCE_SECONDS
 
     asyncio.run(run())
+
+
+@pytest.mark.usefixtures("loops_in_time")
+def test_it_is_done_once_however_often_it_is_put_off_and_not_at_all_without_a_loop() -> None:
+    done: list[int] = []
+
+    def call() -> None:
+        done.append(1)
+
+    async def run() -> None:
+        assert all(at_the_end_of_the_turn(call) for _ in range(3))
+        await asyncio.sleep(0)
+        assert done == [1]
+        assert at_the_end_of_the_turn(call)
+        await asyncio.sleep(0)
+        assert done == [1, 1]
+
+    asyncio.run(run())
+    assert not at_the_end_of_the_turn(call)
+    assert done == [1, 1]

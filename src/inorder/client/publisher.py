@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
@@ -21,9 +21,6 @@ from inorder.options import PublishOptions, merge
 from inorder.pending import Pending
 from inorder.put_off import at_the_end_of_the_turn, running_loop
 from inorder.transport import Transport
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
 
 # Pub/Sub's limits for one publish request; the second leaves room for what is around the messages.
 MAX_REQUEST_MESSAGES = 1_000
@@ -85,7 +82,6 @@ class Publisher:
         self._answers: list[Pending[str]] = []
         self._of_key: dict[str, tuple[int, int]] = {}  # how many of each key, and their bytes
         self._timer: Timer | None = None
-        self._gathering_on: AbstractEventLoop | None = None  # at the end of its turn all goes that is collected
         self._requests = 0  # that are not answered
         self._under_way: set[str] = set()  # their keys
         self._behind: dict[str, deque[Collected]] = {}  # what waits for its key
@@ -303,16 +299,11 @@ class Publisher:
 
     def _send_soon(self) -> None:
         """Send what is collected: now, or if it is to be waited for on a loop, with what its other tasks publish."""
-        loop = None if self._at_once else running_loop()
-        if loop is None:
+        if self._at_once or not at_the_end_of_the_turn(self._send_gathered):
             self._send_collected()
-        elif loop is not self._gathering_on:
-            self._gathering_on = loop
-            at_the_end_of_the_turn(loop, self._send_gathered)
 
     def _send_gathered(self) -> None:
         with self._lock:
-            self._gathering_on = None
             self._send_unless_busy()
         self._do()
 
