@@ -347,10 +347,11 @@ class Intake:
             acked, nacked, ended = _drain(self._acks), _drain(self._nacks), _drain(self._ended)
             acks, nacks = [message._lease for message in acked], [message._lease for message in nacked]
             passed_on = self._let_go(acks)
-            # These keys go on when the broker knows, and has taken back what was out behind the messages.
-            self._fail({lease: self._held[lease]._record[KEY] for lease in nacks if lease in self._held})
-            self._let_go(nacks)
-            self._end(ended)
+            if nacks:
+                # These keys go on when the broker knows, and has taken back what was out behind the messages.
+                self._fail({lease: self._held[lease]._record[KEY] for lease in nacks if lease in self._held})
+                self._let_go(nacks)
+            self._end(ended, acks if ended == acked else [message._lease for message in ended])
         settled = self._settle(acks, nacks) if acks or nacks else None
 
         def answer() -> None:
@@ -363,9 +364,8 @@ class Intake:
 
         return answer
 
-    def _end(self, ended: list[Message]) -> None:
+    def _end(self, ended: list[Message], leases: list[int]) -> None:
         """Their handlers have ended: keys go on, except where an answer is still to come."""
-        leases = [message._lease for message in ended]
         for lease in leases:
             del self._out[lease]
         if self._nacking or self._out_before or not self._held.keys().isdisjoint(leases):

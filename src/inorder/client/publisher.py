@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
@@ -26,24 +26,63 @@ from inorder.transport import Transport
 MAX_REQUEST_MESSAGES = 1_000
 MAX_REQUEST_BYTES = 9_000_000
 
-# Messages that wait to be sent, in their order, and beside them those who wait for their ids.
-Collected: TypeAlias = tuple[list[Entry], list[Pending[str]]]
-
 _log = logging.getLogger(__name__)
+
+
+class Collected(NamedTuple):
+    """Messages that wait to be sent, as columns in their order, and beside them those who wait for their ids."""
+
+    keys: list[str]
+    data: list[bytes]
+    attributes: list[Mapping[str, str] | None]
+    sizes: list[int]
+    answers: list[Pending[str]]
+
+    @classmethod
+    def nothing(cls) -> Collected:
+        return cls([], [], [], [], [])
+
+    def add(self, entry: Entry, answer: Pending[str]) -> None:
+        keys, data, attributes, sizes, answers = self
+        keys.append(entry[0])
+        data.append(entry[1])
+        attributes.append(entry[2])
+        sizes.append(entry[3])
+        answers.append(answer)
+
+    def extend(self, others: Collected) -> None:
+        for entry, answer in others.rows():
+            self.add(entry, answer)
+
+    def rows(self) -> Iterable[tuple[Entry, Pending[str]]]:
+        keys, data, attributes, sizes, answers = self
+        return zip(zip(keys, data, attributes, sizes, strict=True), answers, strict=True)
+
+    def part(self, rows: slice) -> Collected:
+        keys, data, attributes, sizes, answers = self
+        return Collected(keys[rows], data[rows], attributes[rows], sizes[rows], answers[rows])
+
+    def split(self, keys: Collection[str]) -> tuple[Collected, Collected]:
+        """The messages of these keys, and the others."""
+        these, others = Collected.nothing(), Collected.nothing()
+        for entry, answer in self.rows():
+            (these if entry[0] in keys else others).add(entry, answer)
+        return these, others
 
 
 class Request:
     """What is sent in one go, and who waits for its ids: each for one of them, or one for all."""
 
-    __slots__ = ("answers", "batch", "for_all", "keys", "size")
+    __slots__ = ("answers", "batch", "for_all", "size")
 
     def __init__(self, batch: Batch, answers: Sequence[Pending[Any]], *, for_all: bool = False) -> None:
         self.batch = batch
         self.answers = answers
         self.for_all = for_all
-        self.keys = set(batch[0])
-        self.keys.discard("")
         self.size = sum(batch[3])
+
+    def keys(self) -> set[str]:
+        return {*filter(None, self.batch[0])}
 
     def fits(self) -> bool:
         return len(self.batch[0]) <= MAX_REQUEST_MESSAGES and self.size <= MAX_REQUEST_BYTES
@@ -78,12 +117,16 @@ class Publisher:
         self._handing_over = threading.Lock()
         self._set_options(PublishOptions())
         # Those of all keys together: of most there is one, and a batch of its own for each would cost more than that.
-        self._collected: list[Entry] = []
-        self._answers: list[Pending[str]] = []
+        self._collected = Collected.nothing()
         self._of_key: dict[str, tuple[int, int]] = {}  # how many of each key, and their bytes
+        self._counted = 0  # how many of those that are collected
+        self._most_of_a_key = 0, 0  # the same of the key that has most of them
+        # One more that makes no more messages and bytes than these is collected without a look at anything else.
+        self._free_messages = self._free_bytes = 0
         self._timer: Timer | None = None
         self._requests = 0  # that are not answered
-        self._under_way: set[str] = set()  # their keys
+        self._under_way: set[Request] = set()
+        self._alone = ""  # the key of a message that is under way by itself
         self._behind: dict[str, deque[Collected]] = {}  # what waits for its key
         self._paused: set[str] = set()
         self._waiting: deque[Waiting] = deque()  # beyond flow control
@@ -123,6 +166,17 @@ class Publisher:
             if mark is not None:
                 entry = mark(entry)
             with self._lock:
+                messages, total = self._messages + 1, self._bytes + entry[3]
+                if messages <= self._free_messages and total <= self._free_bytes:
+                    self._messages, self._bytes = messages, total
+                    keys, column, more, sizes, answers = self._collected
+                    key, data, attributes, size = entry
+                    keys.append(key)
+                    column.append(data)
+                    more.append(attributes)
+                    sizes.append(size)
+                    answers.append(answer)
+                    return answer
                 if self._closed or self._paused or self._options.message_ordering is False:
                     self._check_allowed((entry[0],))
                 alone = (
@@ -156,7 +210,7 @@ class Publisher:
             if mark is not None and batch[0]:
                 batch = to_columns([mark(entry) for entry in zip(*batch, strict=True)])
             with self._lock:
-                self._check_allowed(set(batch[0]))
+                self._check_allowed(batch[0])
                 if self._is_one_request(batch):
                     ids: Pending[list[str]] = Pending()
                     self._count(len(batch[0]), sum(batch[3]))
@@ -183,8 +237,8 @@ class Publisher:
         with self._lock:
             self._send_collected()
             unanswered = [*chain.from_iterable(list(self._unanswered.values()))]
-            for _, answers in chain.from_iterable(self._behind.values()):
-                unanswered += answers
+            for collected in chain.from_iterable(self._behind.values()):
+                unanswered += collected.answers
             unanswered += [waiting.answer for waiting in self._waiting]
         Pending.all(unanswered).add_done_callback(lambda _: flushed.set_result(None))
         self._do()
@@ -221,8 +275,7 @@ class Publisher:
         self._unanswered[id(answer)] = (answer,)
         self._requests += 1
         self._count(1, entry[3])
-        if entry[0]:
-            self._under_way.add(entry[0])
+        self._alone = entry[0]
 
     def _publish_alone(self, entry: Entry, answer: Pending[str]) -> None:
         key, data, attributes, size = entry
@@ -232,12 +285,15 @@ class Publisher:
             request = Request(batch, [answer])
             self._unanswered[id(request.answers)] = request.answers
             del self._unanswered[id(answer)]
+            with self._lock:
+                self._under_way.add(request)
+                self._alone = ""
             self._await(request, answered)
             return
         with self._lock:
             self._requests -= 1
             self._count(-1, -size)
-            self._under_way.discard(key)
+            self._alone = ""
             if self._messages or self._waiting:  # others came meanwhile
                 self._go_on([key])
                 self._let_in()
@@ -247,7 +303,7 @@ class Publisher:
 
     def _is_one_request(self, batch: Batch) -> bool:
         flow = self._flow
-        if self._messages and (not self._transport.in_order or self._collected or self._waiting):
+        if self._messages and (not self._transport.in_order or self._collected.keys or self._waiting):
             return False
         most, most_bytes = flow.max_messages - self._messages, flow.max_bytes - self._bytes
         return len(batch[0]) <= min(MAX_REQUEST_MESSAGES, most) and sum(batch[3]) <= min(MAX_REQUEST_BYTES, most_bytes)
@@ -278,24 +334,49 @@ class Publisher:
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
         key, _, _, size = entry
         batching = self._batching
+        self._count_keys()
         count, total = self._of_key.get(key, (0, 0))
         if count and total + size > batching.max_bytes:
             self._send(self._take_out(key))
-            count = total = 0
-        self._collected.append(entry)
-        self._answers.append(answer)
-        self._of_key[key] = count, total = count + 1, total + size
+        self._collected.add(entry, answer)
         self._messages += 1
         self._bytes += size
+        self._count_keys()
+        count, total = self._of_key[key]
         if count >= batching.max_messages or total >= batching.max_bytes:
             self._send(self._take_out(key))
-        elif len(self._collected) >= MAX_REQUEST_MESSAGES:
+        elif len(self._collected.keys) >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
-        elif batching.max_milliseconds:
-            if self._timer is None:
+        elif batching.max_milliseconds or self._requests:
+            if self._timer is None and batching.max_milliseconds:
                 self._set_timer()
-        elif not self._requests:
+            self._free_some()
+        else:
             self._send_soon()
+
+    def _count_keys(self) -> None:
+        """Count those that were collected since they were counted last."""
+        of_key, (keys, _, _, sizes, _) = self._of_key, self._collected
+        most, most_bytes = self._most_of_a_key
+        for row in range(self._counted, len(keys)):
+            key = keys[row]
+            count, total = of_key.get(key, (0, 0))
+            of_key[key] = count, total = count + 1, total + sizes[row]
+            if count > most:
+                most = count
+            if total > most_bytes:
+                most_bytes = total
+        self._counted = len(keys)
+        self._most_of_a_key = most, most_bytes
+
+    def _free_some(self) -> None:
+        """What is collected is sent in time, and so many more can come before one of the limits can be reached."""
+        if self._closed or self._paused or self._options.message_ordering is False:
+            return  # each is looked at
+        batching, flow, (most, most_bytes) = self._batching, self._flow, self._most_of_a_key
+        left = min(batching.max_messages - most, MAX_REQUEST_MESSAGES - len(self._collected.keys)) - 1
+        self._free_messages = min(self._messages + left, flow.max_messages)
+        self._free_bytes = min(self._bytes + batching.max_bytes - most_bytes - 1, flow.max_bytes)
 
     def _send_soon(self) -> None:
         """Send what is collected: now, or if it is to be waited for on a loop, with what its other tasks publish."""
@@ -309,13 +390,14 @@ class Publisher:
 
     def _take_out(self, key: str) -> Collected:
         """What is collected of one key."""
-        collected = self._collected, self._answers
-        count, _ = self._of_key.pop(key)
-        if count == len(self._collected):
-            self._collected, self._answers = [], []
-            return collected
-        taken, (self._collected, self._answers) = _split(collected, {key})
+        taken, others = self._collected.split({key})
+        self._collect_anew(others)
+        self._count_keys()
         return taken
+
+    def _collect_anew(self, collected: Collected) -> None:
+        self._collected, self._of_key, self._counted, self._most_of_a_key = collected, {}, 0, (0, 0)
+        self._free_messages = 0
 
     def _count(self, messages: int, size: int) -> None:
         self._messages += messages
@@ -340,8 +422,8 @@ class Publisher:
             self._send_collected()
 
     def _send_collected(self) -> None:
-        collected = self._collected, self._answers
-        self._collected, self._answers, self._of_key = [], [], {}
+        collected = self._collected
+        self._collect_anew(Collected.nothing())
         self._send(collected)
         if self._timer is not None:
             self._timer.cancel()
@@ -349,32 +431,31 @@ class Publisher:
 
     def _send(self, collected: Collected) -> None:
         """Send messages together; where a key is under way, those of it wait behind it."""
-        if self._under_way and not self._transport.in_order:
-            behind, collected = _split(collected, self._under_way)
+        if (self._under_way or self._alone) and not self._transport.in_order:
+            busy = {self._alone}.union(*map(Request.keys, self._under_way))
+            behind, collected = collected.split(busy - {""})
             self._wait_behind(behind)
-        entries, answers = collected
-        if not entries:
+        keys, data, attributes, sizes, answers = collected
+        if not answers:
             return
-        request = Request(to_columns(entries), answers)
-        if request.fits() or len(entries) == 1:
+        request = Request((keys, data, attributes, sizes), answers)
+        if request.fits() or len(answers) == 1:
             self._note(request)
         else:
-            half = (len(entries) + 1) // 2
-            self._send((entries[:half], answers[:half]))
-            self._send((entries[half:], answers[half:]))
+            half = (len(answers) + 1) // 2
+            self._send(collected.part(slice(half)))
+            self._send(collected.part(slice(half, None)))
 
     def _wait_behind(self, collected: Collected) -> None:
         by_key: dict[str, Collected] = {}
-        for entry, answer in zip(*collected, strict=True):
-            entries, answers = by_key.setdefault(entry[0], ([], []))
-            entries.append(entry)
-            answers.append(answer)
+        for entry, answer in collected.rows():
+            by_key.setdefault(entry[0], Collected.nothing()).add(entry, answer)
         for key, batch in by_key.items():
             self._behind.setdefault(key, deque()).append(batch)
 
     def _note(self, request: Request) -> None:
         self._requests += 1
-        self._under_way |= request.keys
+        self._under_way.add(request)
         self._unanswered[id(request.answers)] = request.answers
         if self._transport.in_order:
             self._outgoing.append(request)
@@ -415,43 +496,40 @@ class Publisher:
         error = answered.exception()
         with self._lock:
             self._requests -= 1
-            self._under_way -= request.keys
+            self._under_way.remove(request)
             self._count(-len(request.batch[0]), -request.size)
-            if error is None:
-                self._go_on(request.keys)
-            else:
+            self._free_messages = 0  # or as many more could be collected as were answered
+            if error is not None:
                 self._todo.append(partial(self._fail, request.answers, error))
-                self._pause(request.keys, error)
+                self._pause(request.keys(), error)
+            elif self._behind:
+                self._go_on(request.keys())
             self._let_in()
-            if self._collected:
+            if self._collected.keys:
                 self._send_unless_busy()
             if error is None:  # last: the broker has the next request before those are woken who make more of them
                 self._todo.append(partial(self._succeed, request.answers, request.results(answered.result())))
 
     def _go_on(self, keys: Iterable[str]) -> None:
         """Send what waits behind these keys, of each the first batch."""
-        if not self._behind:
-            return
-        entries: list[Entry] = []
-        answers: list[Pending[str]] = []
+        first = Collected.nothing()
         for key in keys:
             if behind := self._behind.get(key):
-                first = behind.popleft()
-                entries += first[0]
-                answers += first[1]
+                first.extend(behind.popleft())
                 if not behind:
                     del self._behind[key]
-        self._send((entries, answers))
+        self._send(first)
 
     def _pause(self, keys: set[str], error: BaseException) -> None:
         """Publishing on would leave a hole in these keys, so what waits behind fails as well."""
         _log.error("publishing to topic %r failed: %s; paused keys: %s", self._topic, error, sorted(keys) or "none")
         self._paused |= keys
+        self._count_keys()
         for key in keys:
             collected = [self._take_out(key)] if key in self._of_key else []
-            for entries, answers in (*self._behind.pop(key, ()), *collected):
-                self._count(-len(entries), -sum([entry[3] for entry in entries]))
-                self._fail_later(answers, KeyPaused(key))
+            for batch in (*self._behind.pop(key, ()), *collected):
+                self._count(-len(batch.keys), -sum(batch.sizes))
+                self._fail_later(batch.answers, KeyPaused(key))
         for waiting in self._waiting:
             if (key := waiting.entry[0]) in keys:
                 self._fail_later([waiting.answer], KeyPaused(key))
@@ -470,17 +548,6 @@ class Publisher:
         for answer in answers:
             answer.set_exception(error)
         del self._unanswered[id(answers)]
-
-
-def _split(collected: Collected, keys: Collection[str]) -> tuple[Collected, Collected]:
-    """The messages of these keys, and the others."""
-    these: Collected = [], []
-    others: Collected = [], []
-    for entry, answer in zip(*collected, strict=True):
-        entries, answers = these if entry[0] in keys else others
-        entries.append(entry)
-        answers.append(answer)
-    return these, others
 
 
 def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from math import inf
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -13,9 +14,12 @@ from inorder.errors import InorderError
 from inorder.pending import Pending
 from inorder.pool.crew import BURST, Crew, Item
 
-# For so long a task works on items before others on its loop have a turn: as long as a thread has the interpreter. Who
-# goes sooner falls behind a producer on the same loop, and what waits longer is out of the processor's caches.
+# For so long a task works on items before others on its loop have a turn: as long as a thread has the interpreter, or
+# twice as long as the others had theirs, within limits. Who goes sooner falls behind a producer on the same loop, and
+# what waits longer is out of the processor's caches.
 TURN_SECONDS = 0.005
+LONGEST_TURN_SECONDS = 0.05
+SHARE = 2
 BETWEEN_LOOKS = 10  # items that are worked on before it looks at the time
 
 
@@ -34,6 +38,7 @@ class TaskCrew(Crew[Item]):
         self._spare: asyncio.Task[None] | None = None  # one that has not begun yet
         self._looking = 0  # workers that look for something to begin
         self._woken = False
+        self._left_at = inf  # when others had the loop, although there was more to do
         self._last = threading.Lock()  # taken once, by whoever ends it all
 
     @property
@@ -101,7 +106,7 @@ class TaskCrew(Crew[Item]):
         self._spare = None
         try:
             while True:
-                turn_ends = perf_counter() + TURN_SECONDS
+                turn_ends = self._turn_ends()
                 while perf_counter() < turn_ends:
                     for _ in range(BETWEEN_LOOKS):
                         if self._closing or not (ready or await self._more()):
@@ -117,6 +122,7 @@ class TaskCrew(Crew[Item]):
                             await self._failed(item, error)
                         else:
                             done(item, value)
+                self._left_at = perf_counter()
                 self._add_worker()
                 if self._spare is not None:
                     self._workers.discard(asyncio.current_task())  # at once: that one does not wait for this one
@@ -127,6 +133,12 @@ class TaskCrew(Crew[Item]):
                 self._close()  # which waits for this worker
                 if (telling := self._work.lost(error)) is not None:
                     await telling
+
+    def _turn_ends(self) -> float:
+        now = perf_counter()
+        others = max(now - self._left_at, 0)
+        self._left_at = inf
+        return now + min(max(TURN_SECONDS, SHARE * others), LONGEST_TURN_SECONDS)
 
     async def _more(self) -> bool:
         """Whether there is something to begin, now that nothing was ready."""

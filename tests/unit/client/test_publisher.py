@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inorder.client.publisher import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Publisher
 from inorder.errors import KeyPaused, ResourceExhausted, Unavailable
@@ -527,3 +529,65 @@ def test_threads_that_publish_to_one_key_keep_the_order_of_their_calls() -> None
     over.set()
     answering.join(PATIENCE_SECONDS)
     assert [data for request in transport.sent() for data in request] == expected
+
+
+# -- messages that are collected without a look at the limits --------------------------------------------
+
+PUBLISH = st.tuples(st.just("publish"), st.sampled_from(["", "a", "b"]), st.sampled_from([0, 7, 20]))
+OTHERS = st.sampled_from([("answer",), ("answer",), ("fail",), ("flush",), ("wait",), ("resume",)])
+STEPS = st.lists(st.one_of(PUBLISH, PUBLISH, PUBLISH, OTHERS), min_size=10, max_size=60)
+
+
+class LooksAtEach(Publisher):
+    """Looks at every limit for every message."""
+
+    def _free_some(self) -> None:
+        pass
+
+
+@given(
+    steps=STEPS,
+    batching=st.builds(
+        Batching,
+        max_messages=st.sampled_from([2, 4, 1_000]),
+        max_bytes=st.sampled_from([20, 60, 10_000]),
+        max_milliseconds=st.sampled_from([0, 10]),
+    ),
+    flow=st.builds(FlowControl, max_messages=st.sampled_from([5, 100]), max_bytes=st.sampled_from([90, 10_000])),
+    in_order=st.booleans(),
+)
+@settings(max_examples=300)
+def test_what_is_collected_without_a_look_is_sent_as_if_each_had_been_looked_at(
+    steps: list[tuple[Any, ...]], batching: Batching, flow: FlowControl, in_order: bool
+) -> None:
+    def run(kind: type[Publisher]) -> object:
+        transport: Any = SlowTransport()
+        transport.answers_at_once = True  # so that nothing is put off to the end of a turn
+        transport.in_order = in_order
+        publisher = kind(transport, "orders")
+        publisher.set_options({"batching": batching, "flow_control": flow})
+        answers: list[Pending[str]] = []
+        sent: list[int] = []
+        for number, (step, *arguments) in enumerate(steps):
+            if step == "publish":
+                key, size = arguments
+                answers.append(publisher.publish(b"%d" % number + b"." * size, None, key or None))
+            elif step in ("answer", "fail") and transport.answered < len(transport.requests):
+                transport.answer(Unavailable("gone") if step == "fail" else None)
+            elif step == "wait":
+                transport.clock.advance(0.01)
+            elif step == "resume":
+                publisher.resume("a")
+            elif step == "flush":
+                publisher.flush()
+            sent.append(len(transport.requests))
+        publisher.flush()
+        transport.answer_all()
+        outcomes = [str(answer.exception(0)) or answer.result() for answer in answers]
+        return sent, [batch[1] for batch, _ in transport.requests], outcomes, publisher.paused_keys()
+
+    assert on_a_loop(lambda: _as_lists(run(Publisher))) == on_a_loop(lambda: _as_lists(run(LooksAtEach)))
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(one) for one in value] if isinstance(value, list | tuple) else value

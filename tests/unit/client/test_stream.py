@@ -296,6 +296,39 @@ def test_a_burst_does_not_keep_others_on_the_loop_waiting(
     assert least <= asyncio.run(main()) <= least + 3
 
 
+def test_a_burst_has_twice_as_long_as_others_on_the_loop_had(
+    subscription: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would fall behind whoever publishes there. Here each look at the time finds it a millisecond later."""
+    now = itertools.count()
+    others_took = 0.0
+    monkeypatch.setattr(task_crew, "perf_counter", lambda: next(now) / 1000 + others_took)
+    handled: list[Message] = []
+    turns: list[int] = []  # how many messages each has handled
+
+    async def main() -> None:
+        nonlocal others_took
+
+        async def handle(message: Message) -> None:
+            handled.append(message)
+            message.ack()
+
+        publish(subscription, 2_000)
+        subscription.on("message", handle).open()
+        before = 0
+        while len(handled) < 2_000:
+            await asyncio.sleep(0)
+            if len(handled) > before:
+                turns.append(len(handled) - before)
+                before = len(handled)
+            others_took += (0, 0.010, 0.100)[min(len(turns), 2)]
+        await subscription.close()
+
+    asyncio.run(main())
+    per_millisecond = task_crew.BETWEEN_LOOKS
+    assert [round(turn / per_millisecond / 10) * 10 for turn in turns[:3]] == [0, 20, 50]
+
+
 def test_answers_of_handlers_that_end_together_travel_together(
     subscription: Subscription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
