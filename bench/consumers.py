@@ -1,29 +1,31 @@
 """Consumers with their state in SQLite, against a bare upsert of the same rows in batches of the same size.
 
-The bare one writes what ours writes, the row of each event and the state of each key, from a list in memory, by two
-statements and a commit, with a sync, per batch. It reads nothing and decides nothing. Ours has the messages from a
-broker, reads the states, takes the step, calls a handler that writes its rows in one go, and acks. The last line is
-against half of that work: the rows of the events alone, which is what a consumer does that trusts their order.
+The bare one writes the rows that ours has written, of the events and of the states, byte by byte and batch by batch,
+from lists in memory, by two statements and a commit, with a sync, per batch. It reads nothing and decides nothing. Ours
+has the messages from a broker, reads the states, takes the step, calls a handler that writes its rows in one go, and
+acks. The last line is against half of that work: the rows of the events alone, which is what a consumer does that
+trusts their order.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from threading import Event
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.patterns import FAR
 from bench.report import Effort, Row, Table, Target, interleaved
-from bench.workload import PATIENCE_SECONDS, WrongResult, check_acked, random_pairs, split
+from bench.workload import PATIENCE_SECONDS, WrongResult, check_acked, random_pairs
 from inorder import Message, PubSub, QueueLimits
 from inorder.consumers import Applied, Consumer, SqliteStore
+from inorder.consumers.store import TABLES, Connection, names_of
 from inorder.patterns import LastWriteWins, Resequencer, VersionGate
 
 KEYS = 1_000
@@ -35,10 +37,9 @@ UPSERT = """INSERT INTO rows VALUES (?, ?, ?)
     ON CONFLICT (entity) DO UPDATE SET number = excluded.number, data = excluded.data"""
 
 
-STATES = "CREATE TABLE states (entity TEXT PRIMARY KEY, version INTEGER NOT NULL, state BLOB NOT NULL) WITHOUT ROWID"
-UPSERT_STATE = """INSERT INTO states VALUES (?, ?, ?)
-    ON CONFLICT (entity) DO UPDATE SET version = excluded.version, state = excluded.state"""
-STATE = b'["last_write_wins/1",%d,"producer",false,"0123456789abcdef",1700000000000000]'
+UPSERT_STATE = """INSERT INTO inorder_states (version, deliverer, fence, state, wake_at_us, consumer, entity)
+    VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version,
+    deliverer = excluded.deliverer, fence = excluded.fence, state = excluded.state, wake_at_us = excluded.wake_at_us"""
 
 
 def measure(effort: Effort) -> Iterator[Table]:
@@ -47,11 +48,12 @@ def measure(effort: Effort) -> Iterator[Table]:
         rows = []
         for name, (make, disordered) in SUBJECTS.items():
             events = _events(count, FAR // 10 if disordered else 0)
+            written = _written(make, events, batch)
             rates = interleaved(
                 {
                     "ours": partial(_consumed, make, events, batch),
-                    "bare": partial(_upserted, events, batch, with_states=True),
-                    "rows": partial(_upserted, events, batch, with_states=False),
+                    "bare": partial(_upserted, written, count, with_states=True),
+                    "rows": partial(_upserted, written, count, with_states=False),
                 },
                 effort,
             )
@@ -94,11 +96,21 @@ class Reader:
         return (key, number, "producer", message.data) if self.writes else (key, number)
 
 
+def _rows(events: Sequence[Applied]) -> list[Tuple]:
+    return [(event.key, event.fields[1], event.data) for event in events]
+
+
 def _apply_all(events: Sequence[Applied], connection: sqlite3.Connection) -> None:
-    connection.executemany(UPSERT, [(event.key, event.fields[1], event.data) for event in events])
+    connection.executemany(UPSERT, _rows(events))
 
 
-def _consumed(make: Callable[[], Any], events: Sequence[Tuple], batch: int) -> float:
+def _consumed(
+    make: Callable[[], Any],
+    events: Sequence[Tuple],
+    batch: int,
+    kind: type[SqliteStore] = SqliteStore,
+    apply_all: Callable[[Sequence[Applied], sqlite3.Connection], None] = _apply_all,
+) -> float:
     """Events a second, from an open consumer to the last ack."""
     pattern = make()
     read = Reader(len(events), isinstance(pattern, LastWriteWins))
@@ -107,11 +119,11 @@ def _consumed(make: Callable[[], Any], events: Sequence[Tuple], batch: int) -> f
         unlimited = QueueLimits(max_messages=None, max_bytes=None)
         subscription = topic.subscription("worker").create(queue_limits=unlimited).result()
         topic.publish_many([Message(data, {"n": str(number)}, key) for key, number, data in events]).result()
-        with closing(SqliteStore(Path(folder, "store.db"))) as store:
+        with closing(kind(Path(folder, "store.db"))) as store:
             with store.transaction() as connection:
                 connection.raw.execute(CREATE)
             start = perf_counter()
-            with Consumer(subscription, pattern, store=store, read=read, apply_all=_apply_all, batch=batch):
+            with Consumer(subscription, pattern, store=store, read=read, apply_all=apply_all, batch=batch):
                 if not read.done.wait(PATIENCE_SECONDS):
                     raise WrongResult("events were lost")
             elapsed = perf_counter() - start  # closed: the last transaction is committed, and answered
@@ -121,24 +133,71 @@ def _consumed(make: Callable[[], Any], events: Sequence[Tuple], batch: int) -> f
     return len(events) / elapsed
 
 
-def _upserted(events: Sequence[Tuple], batch: int, *, with_states: bool) -> float:
+class Written(NamedTuple):
+    """What one transaction has written."""
+
+    rows: list[Tuple]
+    states: list[Tuple]
+    forgotten: list[Tuple]
+
+
+def _written(make: Callable[[], Any], events: Sequence[Tuple], batch: int) -> list[Written]:
+    """What ours writes of these events, batch by batch."""
+    batches: list[Written] = []
+    wakes: dict[str, Any] = {}
+
+    def note(statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """The rows of a statement as the bare upsert takes them: whole."""
+        names = names_of(statement)
+        for row in rows:
+            values = dict(zip(names, row, strict=True))
+            if statement.startswith("DELETE"):
+                batches[-1].forgotten.append((values["consumer"], values["entity"]))
+                continue
+            wakes[values["entity"]] = values.get("wake_at_us", wakes.get(values["entity"]))
+            first = tuple(values[name] for name in ("version", "deliverer", "fence", "state"))
+            batches[-1].states.append((*first, wakes[values["entity"]], values["consumer"], values["entity"]))
+
+    class Noted(SqliteStore):
+        @contextmanager
+        def transaction(self) -> Iterator[Connection]:
+            with super().transaction() as connection:
+                write = connection.write
+
+                def written(statement: str, rows: Sequence[Sequence[Any]]) -> int:
+                    note(statement, rows)
+                    return write(statement, rows)
+
+                connection.write = written  # type: ignore[method-assign]
+                batches.append(Written([], [], []))
+                yield connection
+
+    def apply_all(applied: Sequence[Applied], connection: sqlite3.Connection) -> None:
+        batches[-1].rows.extend(_rows(applied))
+        _apply_all(applied, connection)
+
+    _consumed(make, events, batch, Noted, apply_all)
+    return [written for written in batches if written.rows or written.states]
+
+
+def _upserted(batches: Sequence[Written], count: int, *, with_states: bool) -> float:
     with TemporaryDirectory(prefix="inorder-bench-") as folder:
         connection = sqlite3.connect(Path(folder, "rows.db"), isolation_level=None)
         with closing(connection):
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(CREATE)
-            connection.execute(STATES)
-            batches = split(events, batch)
-            states = [[(key, number, STATE % number) for key, number, _ in rows] for rows in batches]
+            for table in TABLES:
+                connection.execute(table.format(bytes="BLOB", clustered="WITHOUT ROWID"))
             start = perf_counter()
-            for rows, known in zip(batches, states, strict=True):
+            for rows, states, forgotten in batches:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.executemany(UPSERT, rows)
                 if with_states:
-                    connection.executemany(UPSERT_STATE, known)
+                    connection.executemany(UPSERT_STATE, states)
+                    connection.executemany("DELETE FROM inorder_states WHERE consumer = ? AND entity = ?", forgotten)
                 connection.execute("COMMIT")
-            return len(events) / (perf_counter() - start)
+            return count / (perf_counter() - start)
 
 
 def _check(connection: sqlite3.Connection, events: Sequence[Tuple]) -> None:

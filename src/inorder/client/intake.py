@@ -557,9 +557,8 @@ class Intake:
             until_us = asked_us + round(seconds * MICROSECONDS)
             with self._lock:
                 passed_on = self._let_go(over)
-                for lease in leases:
-                    if message := self._held.get(lease):
-                        message._until_us = until_us
+                for message in filter(None, map(self._held.get, leases)):
+                    message._until_us = until_us
             if passed_on:
                 self._wake()
             return over

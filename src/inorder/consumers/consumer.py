@@ -20,7 +20,7 @@ from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Work
 from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.message import Message
 from inorder.options import SubscriptionOptions
-from inorder.patterns.step import APPLIED, GAP, QUARANTINED, RETRY, Batch, Event, Missing, Outcome
+from inorder.patterns.step import GAP, QUARANTINED, RETRY, Batch, Event, Missing, Outcome
 
 S = TypeVar("S")
 
@@ -145,18 +145,16 @@ class Consumer(Worker, Generic[S]):
                 states.quarantine(quarantine_row(error.event, f"cannot be read: {error}", now_us))
                 events = readable
 
-    def _take_effect(self, emitted: Iterable[Outcome], connection: Connection, states: States, now_us: int) -> None:
-        through: list[Applied] = []
-        for fate, event in emitted:
-            if fate in APPLIED:
-                through.append(applied(fate, event))
-            elif fate == QUARANTINED:
+    def _take_effect(self, emitted: Sequence[Outcome], connection: Connection, states: States, now_us: int) -> None:
+        begin = 0
+        for place, (fate, event) in enumerate(emitted):
+            if fate == QUARANTINED:
                 states.quarantine(quarantine_row(event, "quarantined by the pattern", now_us))
             elif fate == GAP and self._on_gap is not None:
-                self._let_through(through, connection)  # what comes before the gap is told before it
-                through = []
+                self._let_through(applied(emitted[begin:place]), connection)  # what comes before it is told before it
                 self._on_gap(event, connection.raw)
-        self._let_through(through, connection)
+                begin = place
+        self._let_through(applied(emitted[begin:]), connection)
 
     def _let_through(self, events: Sequence[Applied], connection: Connection) -> None:
         if self._apply is not None:

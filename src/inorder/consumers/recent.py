@@ -46,9 +46,9 @@ class Recent(Generic[S]):
             self._trusted.clear()
             self.rows.clear()
             self.states.clear()
-        unsure = [entity for entity in entities if entity not in self._trusted]
-        if not unsure:
+        if self._trusted.issuperset(entities):
             return
+        unsure = [entity for entity in entities if entity not in self._trusted]
         found = states.load(unsure)
         for entity in unsure:
             row = found.get(entity)
@@ -66,9 +66,9 @@ class Recent(Generic[S]):
         self.rows.update(rows)
         self.states.update(states)  # type: ignore[arg-type]  # what is None goes again at once
         self._trusted.update(rows)
-        for entity in states.keys() - rows.keys():
-            self._forget(entity)
-        for entity in [entity for entity, row in rows.items() if len(row.state) > MAX_BYTES]:
+        forgotten = states.keys() - rows.keys() if len(states) > len(rows) else ()
+        large = [entity for entity, (_, _, _, state, _) in rows.items() if len(state) > MAX_BYTES]
+        for entity in (*forgotten, *large):
             self._forget(entity)
         self._as_of = until
 

@@ -16,9 +16,11 @@ from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values, po
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 from inorder.options import check_number
 
-# The log is copied into the file every so many pages of 4 KiB; ten times as many as by default, as states are written
-# again and again, and each time it is the last one of a page that counts.
-CHECKPOINT_PAGES = 10_000
+# The log is copied into the file when it has so many times the pages of the file, within limits: states are written
+# again and again, and of each page only the last one is copied; but a log that still grows takes longer to sync.
+CHECKPOINT_TIMES = 4
+CHECKPOINT_PAGES = range(1_000, 10_001)
+BETWEEN_LOOKS = 100  # commits, at how long the file is
 BUSY_SECONDS = 60  # other processes may write to the same file; their transactions are short
 
 # What a file, a disk or another process is to blame for.
@@ -52,9 +54,9 @@ class SqliteStore:
         try:
             _use_wal(self._database, busy_seconds)
             self._database.execute("PRAGMA synchronous = FULL")
-            self._database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             for table in TABLES:
                 self._database.execute(table.format(bytes="BLOB", clustered="WITHOUT ROWID"))
+            self._limit_log()
         except BaseException:
             self._database.close()
             raise
@@ -77,12 +79,19 @@ class SqliteStore:
                     raise FailedPrecondition("the transaction was ended: handlers neither commit nor roll back")
                 self._database.execute("COMMIT")
                 self._commits += 1
+                if not self._commits % BETWEEN_LOOKS:
+                    self._limit_log()
             except BaseException:
                 with suppress(sqlite3.Error):  # the first error says more
                     self._database.rollback()
                 raise
             finally:
                 self._owner = None
+
+    def _limit_log(self) -> None:
+        pages = CHECKPOINT_TIMES * self._database.execute("PRAGMA page_count").fetchone()[0]
+        pages = min(max(pages, CHECKPOINT_PAGES[0]), CHECKPOINT_PAGES[-1])
+        self._database.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
     def within(self, raw: Any) -> Connection:
         if raw is not self._database or not self.in_transaction():

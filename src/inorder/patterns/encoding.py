@@ -8,9 +8,12 @@ starts with the name and the version of the pattern, so that no pattern takes th
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
-from collections.abc import Callable
+from base64 import b64decode
+from binascii import b2a_base64
+from collections.abc import Callable, Iterable
 from hashlib import sha256
+from json.encoder import encode_basestring as _quoted
+from math import isfinite
 from types import NoneType
 from typing import Any, TypeVar
 from zlib import crc32
@@ -22,7 +25,7 @@ S = TypeVar("S")
 
 def dump(name: str, state: tuple[Any, ...]) -> bytes:
     """A state that consists of plain values."""
-    return _json([name, *map(_packed, state)])
+    return encoded(_tuple((name, *state)))
 
 
 def load(name: str, data: bytes, make: Callable[..., S]) -> S:
@@ -36,9 +39,23 @@ def load(name: str, data: bytes, make: Callable[..., S]) -> S:
     raise ForeignState(name, f"it is one of {found!r}")
 
 
-def text(value: str) -> str:
-    """A string as `dump` writes it."""
-    return _json(value).decode()
+def text(value: Any) -> str:
+    """A plain value as `dump` writes it."""
+    kind = type(value)
+    if kind in _WRITERS:
+        return _WRITERS[kind](value)
+    for known, write in _WRITERS.items():  # one that was derived from a plain one
+        if isinstance(value, known):
+            return write(value)
+    raise InvalidArgument(f"not a plain value: {kind.__name__}, where bytes, text, numbers and the like may be")
+
+
+def encoded(written: str) -> bytes:
+    """What was written as text, in bytes."""
+    try:
+        return written.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise InvalidArgument(f"not a plain value: {error}") from None
 
 
 def digest(value: Any) -> str:
@@ -47,44 +64,55 @@ def digest(value: Any) -> str:
     Two contents are taken for one in 2**64 cases. CRC-32 comes first because everybody has it at hand, databases too,
     and it decides nearly always. What is not bytes is written as JSON first, the keys of dicts sorted.
     """
-    content = value if type(value) is bytes else _json(_packed(value))
+    content = value if type(value) is bytes else encoded(text(value))
     return f"{crc32(content):08x}{sha256(content).hexdigest()[:8]}"
 
 
-_decode = json.JSONDecoder().decode  # both are made once, not with each call
-# What is packed was made anew, and has no circles: nobody looks for them.
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False).encode
+_decode = json.JSONDecoder().decode  # made once, not with each call
 
 
-def _json(value: Any) -> bytes:
-    try:
-        return _encode(value).encode()
-    except ValueError as error:  # NaN, or half of a surrogate pair
-        raise InvalidArgument(f"not a plain value: {error}") from None
+# Text is written at once: lists and dicts in between, for `json` to write, would cost twice the time.
 
 
-_SCALARS = frozenset({NoneType, bool, int, float, str})
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
 
 
-def _packed(value: Any) -> Any:
-    kind = type(value)  # by exact type first: most of a state are numbers, and there are many states
-    if kind in _SCALARS:
-        return value
-    if kind is bytes:
-        return {"b": b64encode(value).decode()}
-    if isinstance(value, tuple):
-        return [one if type(one) in _SCALARS else _packed(one) for one in value]
-    if isinstance(value, list):
-        return {"l": list(map(_packed, value))}
-    if isinstance(value, dict):
-        if not {*map(type, value)} <= {str}:
-            raise InvalidArgument(f"not a plain value: a dict with keys that are not strings: {value!r}")
-        return {"d": [[key, _packed(value[key])] for key in sorted(value)]}
-    if isinstance(value, bytes):
-        return {"b": b64encode(value).decode()}
-    if isinstance(value, bool | int | float | str):
-        return value
-    raise InvalidArgument(f"not a plain value: {kind.__name__}, where bytes, text, numbers and the like may be")
+def _float(value: float) -> str:
+    if not isfinite(value):
+        raise InvalidArgument(f"not a plain value: {value!r}, which JSON does not know")
+    return float.__repr__(value)
+
+
+def _bytes(value: bytes) -> str:
+    return f'{{"b":"{b2a_base64(value, newline=False).decode()}"}}'
+
+
+def _tuple(value: Iterable[Any]) -> str:
+    return f"[{','.join([_WRITERS[type(one)](one) if type(one) in _WRITERS else text(one) for one in value])}]"
+
+
+def _list(value: list[Any]) -> str:
+    return f'{{"l":{_tuple(value)}}}'
+
+
+def _dict(value: dict[Any, Any]) -> str:
+    if not {*map(type, value)} <= {str}:
+        raise InvalidArgument(f"not a plain value: a dict with keys that are not strings: {value!r}")
+    return f'{{"d":[{",".join([f"[{_quoted(key)},{text(value[key])}]" for key in sorted(value)])}]}}'
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    NoneType: lambda _: "null",
+    bool: _bool,  # before int, of which it is derived
+    int: int.__repr__,
+    float: _float,
+    str: _quoted,
+    bytes: _bytes,
+    tuple: _tuple,
+    list: _list,
+    dict: _dict,
+}
 
 
 def _unpacked(value: Any) -> Any:

@@ -1,10 +1,13 @@
 """What a store promises to whoever keeps states in it, on every database."""
 
 import threading
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inorder.consumers import SqliteStore, sqlite_store
 from inorder.consumers.store import Conflict, Connection, States, Store, Stored
 from inorder.errors import Closed
 
@@ -215,3 +218,19 @@ def test_what_nobody_else_has_changed_is_as_the_last_transaction_left_it(databas
     with store.transaction() as connection:
         assert connection.as_of() != until
         until = connection.until()
+
+
+def test_the_log_of_sqlite_may_be_as_long_as_the_file_makes_it_worth_while(tmp_path: Path) -> None:
+    def pages_of_log(store: SqliteStore) -> int:
+        with store.transaction() as connection:
+            return int(connection.query("PRAGMA wal_autocheckpoint", {})[0][0])
+
+    with closing(SqliteStore(tmp_path / "store.db")) as store:
+        assert pages_of_log(store) == sqlite_store.CHECKPOINT_PAGES[0]
+        save(store, large=change(0, bytes(5_000_000)))
+        for _ in range(sqlite_store.BETWEEN_LOOKS):
+            save(store)
+        assert 4_000 < pages_of_log(store) < sqlite_store.CHECKPOINT_PAGES[-1]
+        save(store, larger=change(0, bytes(50_000_000)))
+    with closing(SqliteStore(tmp_path / "store.db")) as store:
+        assert pages_of_log(store) == sqlite_store.CHECKPOINT_PAGES[-1]
