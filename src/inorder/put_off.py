@@ -26,10 +26,19 @@ _log = logging.getLogger(__name__)
 
 def running_loop() -> AbstractEventLoop | None:
     """The loop that runs on this thread, if any."""
-    # asyncio is imported by the first who needs it: before that there is no loop.
-    ask: Callable[[], AbstractEventLoop | None] | None
-    ask = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    return None if ask is None else ask()
+    return _ask()
+
+
+def _ask_if_there_is_asyncio() -> AbstractEventLoop | None:
+    # It is imported by the first who needs it: before that there is no loop.
+    global _ask
+    if (ask := getattr(sys.modules.get("asyncio"), "_get_running_loop", None)) is None:
+        return None
+    _ask = ask
+    return _ask()
+
+
+_ask: Callable[[], AbstractEventLoop | None] = _ask_if_there_is_asyncio
 
 
 class _Here(threading.local):

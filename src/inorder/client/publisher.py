@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
@@ -21,6 +21,9 @@ from inorder.options import PublishOptions, merge
 from inorder.pending import Pending
 from inorder.put_off import at_the_end_of_the_turn, running_loop
 from inorder.transport import Transport
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 # Pub/Sub's limits for one publish request; the second leaves room for what is around the messages.
 MAX_REQUEST_MESSAGES = 1_000
@@ -120,9 +123,10 @@ class Publisher:
         self._collected = Collected.nothing()
         self._of_key: dict[str, tuple[int, int]] = {}  # how many of each key, and their bytes
         self._counted = 0  # how many of those that are collected
-        self._most_of_a_key = 0, 0  # the same of the key that has most of them
+        self._most_of_a_key = self._most_bytes_of_a_key = 0
         # One more that makes no more messages and bytes than these is collected without a look at anything else.
         self._free_messages = self._free_bytes = 0
+        self._free_for: AbstractEventLoop | None = None  # only what it publishes waits for the end of its turn
         self._timer: Timer | None = None
         self._requests = 0  # that are not answered
         self._under_way: set[Request] = set()
@@ -167,7 +171,11 @@ class Publisher:
                 entry = mark(entry)
             with self._lock:
                 messages, total = self._messages + 1, self._bytes + entry[3]
-                if messages <= self._free_messages and total <= self._free_bytes:
+                if (
+                    messages <= self._free_messages
+                    and total <= self._free_bytes
+                    and (self._free_for is None or self._free_for is running_loop())
+                ):
                     self._messages, self._bytes = messages, total
                     keys, column, more, sizes, answers = self._collected
                     key, data, attributes, size = entry
@@ -334,18 +342,24 @@ class Publisher:
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
         key, _, _, size = entry
         batching = self._batching
-        self._count_keys()
+        if self._counted < len(self._collected.keys):
+            self._count_keys()
         count, total = self._of_key.get(key, (0, 0))
         if count and total + size > batching.max_bytes:
             self._send(self._take_out(key))
+            count = total = 0
         self._collected.add(entry, answer)
+        self._of_key[key] = count, total = count + 1, total + size
+        if count > self._most_of_a_key:
+            self._most_of_a_key = count
+        if total > self._most_bytes_of_a_key:
+            self._most_bytes_of_a_key = total
+        self._counted += 1
         self._messages += 1
         self._bytes += size
-        self._count_keys()
-        count, total = self._of_key[key]
         if count >= batching.max_messages or total >= batching.max_bytes:
             self._send(self._take_out(key))
-        elif len(self._collected.keys) >= MAX_REQUEST_MESSAGES:
+        elif self._counted >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
         elif batching.max_milliseconds or self._requests:
             if self._timer is None and batching.max_milliseconds:
@@ -357,31 +371,33 @@ class Publisher:
     def _count_keys(self) -> None:
         """Count those that were collected since they were counted last."""
         of_key, (keys, _, _, sizes, _) = self._of_key, self._collected
-        most, most_bytes = self._most_of_a_key
         for row in range(self._counted, len(keys)):
             key = keys[row]
             count, total = of_key.get(key, (0, 0))
             of_key[key] = count, total = count + 1, total + sizes[row]
-            if count > most:
-                most = count
-            if total > most_bytes:
-                most_bytes = total
+            if count > self._most_of_a_key:
+                self._most_of_a_key = count
+            if total > self._most_bytes_of_a_key:
+                self._most_bytes_of_a_key = total
         self._counted = len(keys)
-        self._most_of_a_key = most, most_bytes
 
-    def _free_some(self) -> None:
-        """What is collected is sent in time, and so many more can come before one of the limits can be reached."""
+    def _free_some(self, loop: AbstractEventLoop | None = None) -> None:
+        """What is collected, by this loop, is sent in time; more can come before one of the limits can be reached."""
         if self._closed or self._paused or self._options.message_ordering is False:
             return  # each is looked at
-        batching, flow, (most, most_bytes) = self._batching, self._flow, self._most_of_a_key
-        left = min(batching.max_messages - most, MAX_REQUEST_MESSAGES - len(self._collected.keys)) - 1
+        batching, flow = self._batching, self._flow
+        left = min(batching.max_messages - self._most_of_a_key, MAX_REQUEST_MESSAGES - self._counted) - 1
+        left_bytes = batching.max_bytes - self._most_bytes_of_a_key - 1
+        self._free_for = loop
         self._free_messages = min(self._messages + left, flow.max_messages)
-        self._free_bytes = min(self._bytes + batching.max_bytes - most_bytes - 1, flow.max_bytes)
+        self._free_bytes = min(self._bytes + left_bytes, flow.max_bytes)
 
     def _send_soon(self) -> None:
         """Send what is collected: now, or if it is to be waited for on a loop, with what its other tasks publish."""
         if self._at_once or not at_the_end_of_the_turn(self._send_gathered):
             self._send_collected()
+        else:
+            self._free_some(running_loop())
 
     def _send_gathered(self) -> None:
         with self._lock:
@@ -396,8 +412,9 @@ class Publisher:
         return taken
 
     def _collect_anew(self, collected: Collected) -> None:
-        self._collected, self._of_key, self._counted, self._most_of_a_key = collected, {}, 0, (0, 0)
-        self._free_messages = 0
+        self._collected, self._of_key = collected, {}
+        self._counted = self._most_of_a_key = self._most_bytes_of_a_key = self._free_messages = 0
+        self._free_for = None
 
     def _count(self, messages: int, size: int) -> None:
         self._messages += messages

@@ -541,7 +541,7 @@ STEPS = st.lists(st.one_of(PUBLISH, PUBLISH, PUBLISH, OTHERS), min_size=10, max_
 class LooksAtEach(Publisher):
     """Looks at every limit for every message."""
 
-    def _free_some(self) -> None:
+    def _free_some(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         pass
 
 
