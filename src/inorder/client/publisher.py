@@ -61,6 +61,12 @@ class Collected(NamedTuple):
         keys, data, attributes, sizes, answers = self
         return zip(zip(keys, data, attributes, sizes, strict=True), answers, strict=True)
 
+    def by_key(self) -> dict[str, Collected]:
+        found: dict[str, Collected] = {}
+        for entry, answer in self.rows():
+            found.setdefault(entry[0], Collected.nothing()).add(entry, answer)
+        return found
+
     def part(self, rows: slice) -> Collected:
         keys, data, attributes, sizes, answers = self
         return Collected(keys[rows], data[rows], attributes[rows], sizes[rows], answers[rows])
@@ -124,13 +130,14 @@ class Publisher:
         self._of_key: dict[str, tuple[int, int]] = {}  # how many of each key, and their bytes
         self._counted = 0  # how many of those that are collected
         self._most_of_a_key = self._most_bytes_of_a_key = 0
-        # One more that makes no more messages and bytes than these is collected without a look at anything else.
-        self._free_messages = self._free_bytes = 0
+        # While there are no more than these, one more is collected without a look at anything else: no limit can be
+        # reached, and there is a timer, a request or the end of a turn that sends it.
+        self._messages_up_to = self._bytes_up_to = 0
         self._free_for: AbstractEventLoop | None = None  # only what it publishes waits for the end of its turn
         self._timer: Timer | None = None
         self._requests = 0  # that are not answered
-        self._under_way: set[Request] = set()
-        self._alone = ""  # the key of a message that is under way by itself
+        self._under_way: set[str] = set()  # their keys, but for those of requests of which nobody has asked
+        self._unasked: set[Request] = set()
         self._behind: dict[str, deque[Collected]] = {}  # what waits for its key
         self._paused: set[str] = set()
         self._waiting: deque[Waiting] = deque()  # beyond flow control
@@ -172,8 +179,8 @@ class Publisher:
             with self._lock:
                 messages, total = self._messages + 1, self._bytes + entry[3]
                 if (
-                    messages <= self._free_messages
-                    and total <= self._free_bytes
+                    messages <= self._messages_up_to
+                    and total <= self._bytes_up_to
                     and (self._free_for is None or self._free_for is running_loop())
                 ):
                     self._messages, self._bytes = messages, total
@@ -283,7 +290,8 @@ class Publisher:
         self._unanswered[id(answer)] = (answer,)
         self._requests += 1
         self._count(1, entry[3])
-        self._alone = entry[0]
+        if entry[0]:
+            self._under_way.add(entry[0])
 
     def _publish_alone(self, entry: Entry, answer: Pending[str]) -> None:
         key, data, attributes, size = entry
@@ -293,15 +301,12 @@ class Publisher:
             request = Request(batch, [answer])
             self._unanswered[id(request.answers)] = request.answers
             del self._unanswered[id(answer)]
-            with self._lock:
-                self._under_way.add(request)
-                self._alone = ""
             self._await(request, answered)
             return
         with self._lock:
             self._requests -= 1
-            self._count(-1, -size)
-            self._alone = ""
+            self._leave(1, size)
+            self._under_way.discard(key)
             if self._messages or self._waiting:  # others came meanwhile
                 self._go_on([key])
                 self._let_in()
@@ -342,23 +347,16 @@ class Publisher:
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
         key, _, _, size = entry
         batching = self._batching
-        if self._counted < len(self._collected.keys):
-            self._count_keys()
+        self._count_keys()
         count, total = self._of_key.get(key, (0, 0))
         if count and total + size > batching.max_bytes:
-            self._send(self._take_out(key))
-            count = total = 0
+            self._send(self._take_out({key}))
         self._collected.add(entry, answer)
-        self._of_key[key] = count, total = count + 1, total + size
-        if count > self._most_of_a_key:
-            self._most_of_a_key = count
-        if total > self._most_bytes_of_a_key:
-            self._most_bytes_of_a_key = total
-        self._counted += 1
-        self._messages += 1
-        self._bytes += size
+        self._count(1, size)
+        self._count_keys()
+        count, total = self._of_key[key]
         if count >= batching.max_messages or total >= batching.max_bytes:
-            self._send(self._take_out(key))
+            self._send(self._take_out({key}))
         elif self._counted >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
         elif batching.max_milliseconds or self._requests:
@@ -389,8 +387,8 @@ class Publisher:
         left = min(batching.max_messages - self._most_of_a_key, MAX_REQUEST_MESSAGES - self._counted) - 1
         left_bytes = batching.max_bytes - self._most_bytes_of_a_key - 1
         self._free_for = loop
-        self._free_messages = min(self._messages + left, flow.max_messages)
-        self._free_bytes = min(self._bytes + left_bytes, flow.max_bytes)
+        self._messages_up_to = min(self._messages + left, flow.max_messages)
+        self._bytes_up_to = min(self._bytes + left_bytes, flow.max_bytes)
 
     def _send_soon(self) -> None:
         """Send what is collected: now, or if it is to be waited for on a loop, with what its other tasks publish."""
@@ -404,21 +402,29 @@ class Publisher:
             self._send_unless_busy()
         self._do()
 
-    def _take_out(self, key: str) -> Collected:
-        """What is collected of one key."""
-        taken, others = self._collected.split({key})
+    def _take_out(self, keys: set[str]) -> Collected:
+        """What is collected of these keys."""
+        self._count_keys()
+        all_of_it = self._of_key.keys() <= keys  # as of a key that is busy
+        taken, others = (self._collected, Collected.nothing()) if all_of_it else self._collected.split(keys)
         self._collect_anew(others)
         self._count_keys()
         return taken
 
     def _collect_anew(self, collected: Collected) -> None:
         self._collected, self._of_key = collected, {}
-        self._counted = self._most_of_a_key = self._most_bytes_of_a_key = self._free_messages = 0
+        self._counted = self._most_of_a_key = self._most_bytes_of_a_key = self._messages_up_to = 0
         self._free_for = None
 
     def _count(self, messages: int, size: int) -> None:
         self._messages += messages
         self._bytes += size
+
+    def _leave(self, messages: int, size: int) -> None:
+        """So many are neither collected nor under way any more; what may come without a look is found out anew."""
+        self._messages -= messages
+        self._bytes -= size
+        self._messages_up_to = 0
 
     def _set_timer(self) -> None:
         """When its time comes, all that is collected goes, so that no message waits longer than it may."""
@@ -446,12 +452,13 @@ class Publisher:
             self._timer.cancel()
             self._timer = None
 
-    def _send(self, collected: Collected) -> None:
-        """Send messages together; where a key is under way, those of it wait behind it."""
-        if (self._under_way or self._alone) and not self._transport.in_order:
-            busy = {self._alone}.union(*map(Request.keys, self._under_way))
-            behind, collected = collected.split(busy - {""})
-            self._wait_behind(behind)
+    def _send(self, collected: Collected, *, again: bool = False) -> None:
+        """Send messages together; where a key is under way, those of it wait behind it, first if they did before."""
+        if not collected.keys:
+            return
+        if self._requests and not self._transport.in_order:
+            behind, collected = collected.split(self._keys_under_way())
+            self._wait_behind(behind, again)
         keys, data, attributes, sizes, answers = collected
         if not answers:
             return
@@ -460,19 +467,26 @@ class Publisher:
             self._note(request)
         else:
             half = (len(answers) + 1) // 2
-            self._send(collected.part(slice(half)))
-            self._send(collected.part(slice(half, None)))
+            self._send(collected.part(slice(half)), again=again)
+            self._send(collected.part(slice(half, None)), again=again)
 
-    def _wait_behind(self, collected: Collected) -> None:
-        by_key: dict[str, Collected] = {}
-        for entry, answer in collected.rows():
-            by_key.setdefault(entry[0], Collected.nothing()).add(entry, answer)
-        for key, batch in by_key.items():
-            self._behind.setdefault(key, deque()).append(batch)
+    def _keys_under_way(self) -> set[str]:
+        for request in self._unasked:
+            self._under_way |= request.keys()
+        self._unasked.clear()
+        return self._under_way
+
+    def _wait_behind(self, collected: Collected, again: bool) -> None:
+        for key, batch in collected.by_key().items():
+            behind = self._behind.setdefault(key, deque())
+            if again:
+                behind.appendleft(batch)
+            else:
+                behind.append(batch)
 
     def _note(self, request: Request) -> None:
         self._requests += 1
-        self._under_way.add(request)
+        self._unasked.add(request)
         self._unanswered[id(request.answers)] = request.answers
         if self._transport.in_order:
             self._outgoing.append(request)
@@ -513,9 +527,11 @@ class Publisher:
         error = answered.exception()
         with self._lock:
             self._requests -= 1
-            self._under_way.remove(request)
-            self._count(-len(request.batch[0]), -request.size)
-            self._free_messages = 0  # or as many more could be collected as were answered
+            self._leave(len(request.batch[0]), request.size)
+            if request in self._unasked:
+                self._unasked.remove(request)
+            else:
+                self._under_way -= request.keys()
             if error is not None:
                 self._todo.append(partial(self._fail, request.answers, error))
                 self._pause(request.keys(), error)
@@ -535,17 +551,16 @@ class Publisher:
                 first.extend(behind.popleft())
                 if not behind:
                     del self._behind[key]
-        self._send(first)
+        self._send(first, again=True)
 
     def _pause(self, keys: set[str], error: BaseException) -> None:
         """Publishing on would leave a hole in these keys, so what waits behind fails as well."""
         _log.error("publishing to topic %r failed: %s; paused keys: %s", self._topic, error, sorted(keys) or "none")
         self._paused |= keys
-        self._count_keys()
+        collected = self._take_out(keys).by_key()
         for key in keys:
-            collected = [self._take_out(key)] if key in self._of_key else []
-            for batch in (*self._behind.pop(key, ()), *collected):
-                self._count(-len(batch.keys), -sum(batch.sizes))
+            for batch in (*self._behind.pop(key, ()), collected.get(key, Collected.nothing())):
+                self._leave(len(batch.keys), sum(batch.sizes))
                 self._fail_later(batch.answers, KeyPaused(key))
         for waiting in self._waiting:
             if (key := waiting.entry[0]) in keys:

@@ -19,7 +19,8 @@ from inorder.options import check_number
 # The log is copied into the file when it has so many times the pages of the file, within limits: states are written
 # again and again, and of each page only the last one is copied; but a log that still grows takes longer to sync.
 CHECKPOINT_TIMES = 4
-CHECKPOINT_PAGES = range(1_000, 10_001)
+LEAST_CHECKPOINT_PAGES = 1_000
+MOST_CHECKPOINT_PAGES = 10_000
 BETWEEN_LOOKS = 100  # commits, at how long the file is
 BUSY_SECONDS = 60  # other processes may write to the same file; their transactions are short
 
@@ -79,18 +80,19 @@ class SqliteStore:
                     raise FailedPrecondition("the transaction was ended: handlers neither commit nor roll back")
                 self._database.execute("COMMIT")
                 self._commits += 1
-                if not self._commits % BETWEEN_LOOKS:
-                    self._limit_log()
             except BaseException:
                 with suppress(sqlite3.Error):  # the first error says more
                     self._database.rollback()
                 raise
             finally:
                 self._owner = None
+            if not self._commits % BETWEEN_LOOKS:
+                with suppress(sqlite3.Error):  # what was committed is committed, whatever becomes of this
+                    self._limit_log()
 
     def _limit_log(self) -> None:
         pages = CHECKPOINT_TIMES * self._database.execute("PRAGMA page_count").fetchone()[0]
-        pages = min(max(pages, CHECKPOINT_PAGES[0]), CHECKPOINT_PAGES[-1])
+        pages = min(max(pages, LEAST_CHECKPOINT_PAGES), MOST_CHECKPOINT_PAGES)
         self._database.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
     def within(self, raw: Any) -> Connection:

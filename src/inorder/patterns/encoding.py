@@ -25,7 +25,7 @@ S = TypeVar("S")
 
 def dump(name: str, state: tuple[Any, ...]) -> bytes:
     """A state that consists of plain values."""
-    return encoded(_tuple((name, *state)))
+    return _json((name, *state))
 
 
 def load(name: str, data: bytes, make: Callable[..., S]) -> S:
@@ -54,7 +54,7 @@ def encoded(written: str) -> bytes:
     """What was written as text, in bytes."""
     try:
         return written.encode()
-    except UnicodeEncodeError as error:  # half of a surrogate pair
+    except ValueError as error:  # half of a surrogate pair
         raise InvalidArgument(f"not a plain value: {error}") from None
 
 
@@ -64,11 +64,18 @@ def digest(value: Any) -> str:
     Two contents are taken for one in 2**64 cases. CRC-32 comes first because everybody has it at hand, databases too,
     and it decides nearly always. What is not bytes is written as JSON first, the keys of dicts sorted.
     """
-    content = value if type(value) is bytes else encoded(text(value))
+    content = value if type(value) is bytes else _json(value)
     return f"{crc32(content):08x}{sha256(content).hexdigest()[:8]}"
 
 
 _decode = json.JSONDecoder().decode  # made once, not with each call
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return encoded(text(value))
+    except ValueError as error:  # NaN, or a number of thousands of digits
+        raise InvalidArgument(f"not a plain value: {error}") from None
 
 
 # Text is written at once: lists and dicts in between, for `json` to write, would cost twice the time.
@@ -80,7 +87,7 @@ def _bool(value: bool) -> str:
 
 def _float(value: float) -> str:
     if not isfinite(value):
-        raise InvalidArgument(f"not a plain value: {value!r}, which JSON does not know")
+        raise ValueError(f"{value!r}, which JSON does not know")
     return float.__repr__(value)
 
 
@@ -93,7 +100,8 @@ def _tuple(value: Iterable[Any]) -> str:
 
 
 def _list(value: list[Any]) -> str:
-    return f'{{"l":{_tuple(value)}}}'
+    # Not by `_tuple`, so that it may be nested as deeply.
+    return f'{{"l":[{",".join([_WRITERS[type(one)](one) if type(one) in _WRITERS else text(one) for one in value])}]}}'
 
 
 def _dict(value: dict[Any, Any]) -> str:

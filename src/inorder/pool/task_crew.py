@@ -15,8 +15,8 @@ from inorder.pending import Pending
 from inorder.pool.crew import BURST, Crew, Item
 
 # For so long a task works on items before others on its loop have a turn: as long as a thread has the interpreter, or
-# twice as long as the others had theirs, within limits. Who goes sooner falls behind a producer on the same loop, and
-# what waits longer is out of the processor's caches.
+# twice as long as the loop had other things to do, within limits. Who goes sooner falls behind a producer on the same
+# loop, and what waits longer is out of the processor's caches.
 TURN_SECONDS = 0.005
 LONGEST_TURN_SECONDS = 0.05
 SHARE = 2

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inorder.client import publisher as publisher_module
 from inorder.client.publisher import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Publisher
 from inorder.errors import KeyPaused, ResourceExhausted, Unavailable
 from inorder.message import Batch, Message
@@ -531,7 +532,46 @@ def test_threads_that_publish_to_one_key_keep_the_order_of_their_calls() -> None
     assert [data for request in transport.sent() for data in request] == expected
 
 
+def test_what_waits_behind_keeps_its_order_where_a_request_has_no_room_for_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher_module, "MAX_REQUEST_MESSAGES", 4)
+    publisher, transport = make(batching=Batching(max_messages=3))
+    publisher.publish_many([Message(b"0", ordering_key=key) for key in "abc"])
+    for key in "abc" * 3:
+        for _ in range(3):
+            publisher.publish(b"", None, key)
+    sent: dict[str, list[bytes]] = {}
+    pendings = [publisher.publish(b"%d" % number, None, key) for number in range(9) for key in "abc"]
+    transport.answer_all()
+    for batch, _ in transport.requests:
+        for key, data in zip(batch[0], batch[1], strict=True):
+            sent.setdefault(key, []).append(data)
+    assert sent == {key: [b"0", *[b""] * 9, *[b"%d" % number for number in range(9)]] for key in "abc"}
+    assert [pending.result(0) for pending in pendings] == [str(number) for number in range(9) for _ in "abc"]
+
+
 # -- messages that are collected without a look at the limits --------------------------------------------
+
+
+def test_a_message_that_is_answered_makes_no_batch_longer_than_it_may_be() -> None:
+    publisher, transport = make(batching=Batching(max_messages=4))
+    publish = transport.publish
+
+    def publish_others_meanwhile(topic: str, batch: Batch) -> Pending[list[str]]:
+        if batch[0] == ("a",):
+            for number in range(4):
+                publisher.publish(b"%d" % number, None, "b")
+            publisher.publish(b"0", None, "c")
+            return Pending.of(["a"])
+        return publish(topic, batch)
+
+    transport.publish = publish_others_meanwhile  # type: ignore[method-assign]
+    assert publisher.publish(b"a", None, "a").result(0) == "a"
+    for number in range(1, 5):
+        publisher.publish(b"%d" % number, None, "c")
+    assert transport.sent() == [[b"0", b"1", b"2", b"3"]] * 2
+
 
 PUBLISH = st.tuples(st.just("publish"), st.sampled_from(["", "a", "b"]), st.sampled_from([0, 7, 20]))
 OTHERS = st.sampled_from([("answer",), ("answer",), ("fail",), ("flush",), ("wait",), ("resume",)])

@@ -1,5 +1,6 @@
 """What a store promises to whoever keeps states in it, on every database."""
 
+import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -226,11 +227,22 @@ def test_the_log_of_sqlite_may_be_as_long_as_the_file_makes_it_worth_while(tmp_p
             return int(connection.query("PRAGMA wal_autocheckpoint", {})[0][0])
 
     with closing(SqliteStore(tmp_path / "store.db")) as store:
-        assert pages_of_log(store) == sqlite_store.CHECKPOINT_PAGES[0]
+        assert pages_of_log(store) == sqlite_store.LEAST_CHECKPOINT_PAGES
         save(store, large=change(0, bytes(5_000_000)))
         for _ in range(sqlite_store.BETWEEN_LOOKS):
             save(store)
-        assert 4_000 < pages_of_log(store) < sqlite_store.CHECKPOINT_PAGES[-1]
+        assert 4_000 < pages_of_log(store) < sqlite_store.MOST_CHECKPOINT_PAGES
         save(store, larger=change(0, bytes(50_000_000)))
     with closing(SqliteStore(tmp_path / "store.db")) as store:
-        assert pages_of_log(store) == sqlite_store.CHECKPOINT_PAGES[-1]
+        assert pages_of_log(store) == sqlite_store.MOST_CHECKPOINT_PAGES
+
+
+def test_what_was_committed_is_not_told_to_have_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: SqliteStore) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with closing(SqliteStore(tmp_path / "store.db")) as store:
+        monkeypatch.setattr(SqliteStore, "_limit_log", fail)
+        for number in range(sqlite_store.BETWEEN_LOOKS):
+            save(store, a=change(number))
+        assert load(store, "a") == {"a": (sqlite_store.BETWEEN_LOOKS, b"state")}

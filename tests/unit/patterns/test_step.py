@@ -152,7 +152,9 @@ def test_plain_values_survive_as_bytes(state: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), {1: 2}, {1, 2}, float("nan"), 1j, "\ud800"], ids=lambda value: type(value).__name__
+    "value",
+    [object(), {1: 2}, {1, 2}, float("nan"), float("inf"), 10**5_000, 1j, "\ud800"],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_plain_is_refused(value: Any) -> None:
     with pytest.raises(InvalidArgument, match="not a plain value"):
