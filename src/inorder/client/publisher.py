@@ -452,13 +452,13 @@ class Publisher:
             self._timer.cancel()
             self._timer = None
 
-    def _send(self, collected: Collected, *, again: bool = False) -> None:
-        """Send messages together; where a key is under way, those of it wait behind it, first if they did before."""
+    def _send(self, collected: Collected) -> None:
+        """Send messages together; where a key is under way, those of it wait behind it."""
         if not collected.keys:
             return
         if self._requests and not self._transport.in_order:
             behind, collected = collected.split(self._keys_under_way())
-            self._wait_behind(behind, again)
+            self._wait_behind(behind)
         keys, data, attributes, sizes, answers = collected
         if not answers:
             return
@@ -467,8 +467,8 @@ class Publisher:
             self._note(request)
         else:
             half = (len(answers) + 1) // 2
-            self._send(collected.part(slice(half)), again=again)
-            self._send(collected.part(slice(half, None)), again=again)
+            self._send(collected.part(slice(half)))
+            self._send(collected.part(slice(half, None)))
 
     def _keys_under_way(self) -> set[str]:
         for request in self._unasked:
@@ -476,13 +476,9 @@ class Publisher:
         self._unasked.clear()
         return self._under_way
 
-    def _wait_behind(self, collected: Collected, again: bool) -> None:
+    def _wait_behind(self, collected: Collected) -> None:
         for key, batch in collected.by_key().items():
-            behind = self._behind.setdefault(key, deque())
-            if again:
-                behind.appendleft(batch)
-            else:
-                behind.append(batch)
+            self._behind.setdefault(key, deque()).append(batch)
 
     def _note(self, request: Request) -> None:
         self._requests += 1
@@ -546,12 +542,15 @@ class Publisher:
     def _go_on(self, keys: Iterable[str]) -> None:
         """Send what waits behind these keys, of each the first batch."""
         first = Collected.nothing()
+        later: dict[str, deque[Collected]] = {}
         for key in keys:
-            if behind := self._behind.get(key):
+            if behind := self._behind.pop(key, None):
                 first.extend(behind.popleft())
-                if not behind:
-                    del self._behind[key]
-        self._send(first, again=True)
+                later[key] = behind
+        self._send(first)
+        for key, behind in later.items():
+            if behind:  # they stay behind what one request had no room for
+                self._behind.setdefault(key, deque()).extend(behind)
 
     def _pause(self, keys: set[str], error: BaseException) -> None:
         """Publishing on would leave a hole in these keys, so what waits behind fails as well."""

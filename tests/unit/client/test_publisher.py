@@ -551,6 +551,20 @@ def test_what_waits_behind_keeps_its_order_where_a_request_has_no_room_for_all_o
     assert [pending.result(0) for pending in pendings] == [str(number) for number in range(9) for _ in "abc"]
 
 
+def test_a_batch_that_waits_behind_keeps_its_order_where_it_takes_many_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher_module, "MAX_REQUEST_BYTES", 20)
+    publisher, transport = make(batching=Batching(max_messages=8))
+    numbers = [b"%08d" % number for number in range(1 + 3 * 8)]
+    for number in numbers:
+        publisher.publish(number, None, "k")
+    assert [len(batch.keys) for batch in publisher._behind["k"]] == [8, 8, 8]
+    transport.answer_all()
+    assert [len(request) for request in transport.sent()] == [1] + 12 * [2]
+    assert [data for request in transport.sent() for data in request] == numbers
+
+
 # -- messages that are collected without a look at the limits --------------------------------------------
 
 
