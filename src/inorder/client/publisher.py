@@ -184,12 +184,12 @@ class Publisher:
                     and (self._free_for is None or self._free_for is running_loop())
                 ):
                     self._messages, self._bytes = messages, total
-                    keys, column, more, sizes, answers = self._collected
-                    key, data, attributes, size = entry
-                    keys.append(key)
-                    column.append(data)
-                    more.append(attributes)
-                    sizes.append(size)
+                    # As `Collected.add` does, written out: nearly every message comes this way.
+                    keys, datas, all_attributes, sizes, answers = self._collected
+                    keys.append(entry[0])
+                    datas.append(entry[1])
+                    all_attributes.append(entry[2])
+                    sizes.append(entry[3])
                     answers.append(answer)
                     return answer
                 if self._closed or self._paused or self._options.message_ordering is False:

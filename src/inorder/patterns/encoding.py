@@ -78,7 +78,7 @@ def _json(value: Any) -> bytes:
         raise InvalidArgument(f"not a plain value: {error}") from None
 
 
-# Text is written at once: lists and dicts in between, for `json` to write, would cost twice the time.
+# Text is written at once: lists and dicts in between, for `json` to write, would cost a quarter more.
 
 
 def _bool(value: bool) -> str:
