@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.client import publisher as publisher_module
-from inorder.client.publisher import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Publisher
+from inorder.client import requests as requests_module
+from inorder.client.publisher import Publisher
+from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES
 from inorder.errors import KeyPaused, ResourceExhausted, Unavailable
 from inorder.message import Batch, Message
 from inorder.options import Batching, FlowControl
@@ -535,7 +537,8 @@ def test_threads_that_publish_to_one_key_keep_the_order_of_their_calls() -> None
 def test_what_waits_behind_keeps_its_order_where_a_request_has_no_room_for_all_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publisher_module, "MAX_REQUEST_MESSAGES", 4)
+    for module in (publisher_module, requests_module):
+        monkeypatch.setattr(module, "MAX_REQUEST_MESSAGES", 4)
     publisher, transport = make(batching=Batching(max_messages=3))
     publisher.publish_many([Message(b"0", ordering_key=key) for key in "abc"])
     for key in "abc" * 3:
@@ -554,7 +557,8 @@ def test_what_waits_behind_keeps_its_order_where_a_request_has_no_room_for_all_o
 def test_a_batch_that_waits_behind_keeps_its_order_where_it_takes_many_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publisher_module, "MAX_REQUEST_BYTES", 20)
+    for module in (publisher_module, requests_module):
+        monkeypatch.setattr(module, "MAX_REQUEST_BYTES", 20)
     publisher, transport = make(batching=Batching(max_messages=8))
     numbers = [b"%08d" % number for number in range(1 + 3 * 8)]
     for number in numbers:
