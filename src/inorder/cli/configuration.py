@@ -11,6 +11,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +21,7 @@ Value: TypeAlias = str | int | float | bool | Path | None
 
 CONFIG = "config"  # the setting that names the file
 PREFIX = "INORDER_"
+ALIKE = 0.9  # names that share so much of their letters are one, misspelt; platforms set variables of their own
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
 
@@ -94,6 +96,7 @@ def resolved(
     given: argparse.Namespace, settings: Sequence[Setting], environment: Mapping[str, str]
 ) -> dict[str, Given]:
     """Each setting by its name."""
+    _check_spelling(settings, environment)
     flags = vars(given)
     path = flags.get(CONFIG) or (Path(environment[PREFIX + "CONFIG"]) if environment.get(PREFIX + "CONFIG") else None)
     file = {} if path is None else _file(path, settings)
@@ -114,6 +117,15 @@ def resolved(
         else:
             found[name] = Given(setting.default, "default", DEFAULT)
     return found
+
+
+def _check_spelling(settings: Iterable[Setting], environment: Iterable[str]) -> None:
+    """Refuse a variable that nearly has the name of a setting: whoever set it would not get what was asked for."""
+    known = {setting.variable for setting in settings} | {PREFIX + "CONFIG"}
+    for variable in environment:
+        if variable.startswith(PREFIX) and variable not in known:
+            for alike in get_close_matches(variable, known, n=1, cutoff=ALIKE):
+                raise InvalidArgument(f"{variable} is no setting; {alike} is")
 
 
 def _named(where: str, read: Any, value: Any) -> Value:

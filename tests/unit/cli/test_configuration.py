@@ -77,6 +77,9 @@ def test_the_environment_names_the_file_and_what_is_printed_is_one(
         ("", "INORDER_MEMORY=maybe", "INORDER_MEMORY: true or false, not 'maybe'"),
         ("", "INORDER_LOG_LEVEL=loud", "INORDER_LOG_LEVEL: one of debug, info, warning, error, not 'loud'"),
         ("", "INORDER_DRAIN_SECONDS=soon", "INORDER_DRAIN_SECONDS: a number, not 'soon'"),
+        ("", "INORDER_DRAIN_SECOND=5", "INORDER_DRAIN_SECOND is no setting; INORDER_DRAIN_SECONDS is"),
+        ("", "INORDER_SYCN=none", "INORDER_SYCN is no setting; INORDER_SYNC is"),
+        ("", "INORDER_CONFG=x", "INORDER_CONFG is no setting; INORDER_CONFIG is"),
     ],
 )
 def test_a_setting_that_is_wrong_is_named_with_where_it_stands(
@@ -94,6 +97,15 @@ def test_a_setting_that_is_wrong_is_named_with_where_it_stands(
         monkeypatch.setenv(name, value)
     assert main(["serve", "--config", str(path)]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_variables_that_others_set_are_none_of_its_business(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A platform that runs a service of this name tells everybody where it is."""
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "PORT_8085_TCP", "PORT_8085_TCP_ADDR", "TARGET", "TEST_POSTGRES"):
+        monkeypatch.setenv(f"INORDER_{name}", "x")
+    assert printed(capsys)["port"][1] == "default"
 
 
 @pytest.mark.parametrize(
