@@ -107,7 +107,7 @@ class _TimerThread:
                 timer = heapq.heappop(self._heap)[2]
             try:
                 timer.run()
-            except Exception:  # one bad callback must not stop everybody's timers
+            except BaseException:  # one bad callback must not stop everybody's timers, not even by sys.exit()
                 _log.exception("a timer's callback failed")
 
 

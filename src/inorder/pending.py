@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -67,10 +68,11 @@ class Pending(Generic[T]):
             return cls.failed(error)
 
     @classmethod
-    def all(cls, pendings: Sequence[Pending[U]]) -> Pending[list[U]]:
+    def all(cls, pendings: Iterable[Pending[U]]) -> Pending[list[U]]:
         """All results in their order, or the first of their errors, when every one is done."""
         gathered: Pending[list[U]] = Pending()
-        left = iter(pendings)
+        listed = list(pendings)
+        left = iter(listed)
 
         def look_on(_: object) -> None:
             # One is waited for at a time: mostly all are set together, and then the first to call finds all done.
@@ -78,7 +80,7 @@ class Pending(Generic[T]):
                 if pending._value is _UNSET and pending._error is None:
                     pending.add_done_callback(look_on)
                     return
-            gathered._settle_by(lambda: [pending.result() for pending in pendings])
+            gathered._settle_by(lambda: [pending.result() for pending in listed])
 
         look_on(None)
         return gathered
@@ -96,7 +98,7 @@ class Pending(Generic[T]):
         def finished(done: Pending[T]) -> None:
             try:
                 after = follow(done.result())
-            except Exception as error:
+            except BaseException as error:  # whatever it is, somebody waits for it
                 followed.set_exception(error)
             else:
                 after.add_done_callback(lambda last: followed._settle_by(last.result))
@@ -139,7 +141,7 @@ class Pending(Generic[T]):
     def _settle_by(self, call: Callable[[], T]) -> None:
         try:
             value = call()
-        except Exception as error:
+        except BaseException as error:  # whatever it is, somebody waits for it
             self.set_exception(error)
         else:
             self.set_result(value)
@@ -154,7 +156,7 @@ class Pending(Generic[T]):
         if not self.done():
             self._wait(timeout)
         if self._error is not None:
-            raise self._error
+            raise _afresh(self._error)
         return self._value  # type: ignore[no-any-return]
 
     def add_done_callback(self, callback: Callable[[Pending[T]], None]) -> None:
@@ -182,7 +184,7 @@ class Pending(Generic[T]):
                 self._forget(finished)
                 raise
         if self._error is not None:
-            raise self._error
+            raise _afresh(self._error)
         return self._value  # type: ignore[no-any-return]
 
     def _wait(self, timeout: float | None) -> None:
@@ -209,7 +211,9 @@ class Pending(Generic[T]):
                 return
             try:
                 callback(self)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # also by sys.exit(): others wait for this, too
                 _log.exception("a callback of a pending result failed")
 
     def _first_waits(self) -> list[Callable[[Pending[T]], None]]:
@@ -222,6 +226,11 @@ class Pending(Generic[T]):
         """Somebody stopped waiting: a result that takes long must not collect them."""
         with contextlib.suppress(ValueError):  # it was called meanwhile
             (self._callbacks or []).remove(callback)
+
+
+def _afresh(error: BaseException) -> BaseException:
+    """An error as if it were raised for the first time: one that many wait for would grow with each of them."""
+    return error.with_traceback(None)
 
 
 class _Alarm:
@@ -292,6 +301,15 @@ def _alarm_of(loop: asyncio.AbstractEventLoop) -> _Alarm:
         alarm = _latest = _alarms.get(loop) or _Alarm(loop)
         _alarms[loop] = alarm
     return alarm
+
+
+def _after_fork_in_child() -> None:
+    global _first
+    _first = threading.Lock()  # a thread that is not here may hold the other one
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _import_and_ask() -> asyncio.AbstractEventLoop:

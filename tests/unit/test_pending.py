@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -158,18 +159,24 @@ def test_callbacks_are_called_in_the_order_in_which_they_came() -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, asyncio.CancelledError])
 @pytest.mark.parametrize("done_before", [False, True])
-def test_a_callback_that_fails_is_logged_and_hurts_nobody(caplog: pytest.LogCaptureFixture, done_before: bool) -> None:
+def test_a_callback_that_fails_is_logged_and_hurts_nobody(
+    caplog: pytest.LogCaptureFixture, done_before: bool, error: type[BaseException]
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
     pending: Pending[int] = Pending()
     seen: list[int] = []
     if done_before:
         pending.set_result(7)
-    pending.add_done_callback(lambda _: 1 / 0)
+    pending.add_done_callback(fail)
     pending.add_done_callback(lambda done: seen.append(done.result()))
     if not done_before:
         pending.set_result(7)
     assert seen == [7]
-    assert "ZeroDivisionError" in caplog.text
+    assert error.__name__ in caplog.text
 
 
 def test_a_callback_may_add_another_one() -> None:
@@ -343,6 +350,35 @@ def test_all_results_come_in_their_order() -> None:
         pendings[number].set_result(number)
     assert gathered.result() == [0, 1, 2]
     assert Pending.all([]).result() == []
+    assert Pending.all(Pending.of(number) for number in range(3)).result() == [0, 1, 2]
+
+
+def test_an_error_does_not_grow_with_those_who_get_it() -> None:
+    """As of a request of many messages that fails: each frame of a traceback keeps what its function knew."""
+    pending: Pending[int] = Pending.failed(ValueError("for all"))
+
+    def frames() -> int:
+        with pytest.raises(ValueError, match="for all") as caught:
+            pending.result()
+        return len(list(traceback.walk_tb(caught.value.__traceback__)))
+
+    async def awaited() -> int:
+        with pytest.raises(ValueError, match="for all") as caught:
+            await pending
+        return len(list(traceback.walk_tb(caught.value.__traceback__)))
+
+    assert len({frames() for _ in range(5)}) == 1
+    assert len({asyncio.run(awaited()) for _ in range(5)}) == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_whatever_is_raised_on_the_way_whoever_waits_is_told(error: type[BaseException]) -> None:
+    def fail(_: object) -> Pending[int]:
+        raise error
+
+    assert isinstance(Pending.of(1).map(fail).exception(0), error)
+    assert isinstance(Pending.of(1).then(fail).exception(0), error)
+    assert isinstance(Pending.all([Pending.of(1), Pending.failed(error())]).exception(0), error)
 
 
 def test_all_fail_with_the_first_error_when_every_one_is_done() -> None:

@@ -15,7 +15,7 @@ class ManualClock:
         self._now_us = round(start * MICROSECONDS)
         self._heap: list[tuple[int, int, Timer]] = []
         self._tie = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant, as the garbage collector may get here from inside
 
     def now_us(self) -> int:
         return self._now_us
