@@ -186,7 +186,7 @@ class Message:
         source = self._delivered_by()
         if not hasattr(self, "_unsettled"):
             return self._first_answer()
-        if seconds == 0:
+        if seconds == 0 and not isinstance(seconds, bool):
             return self.nack()
         return source.modify_ack_deadline(self._lease, seconds)
 

@@ -106,6 +106,7 @@ def known(cls: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     aliases = ALIASES.get(cls, {})
     names = [field.name for field in fields(cls)]
     result: dict[str, Any] = {}
+    as_given: dict[str, str] = {}
     for name, value in given.items():
         proper = aliases.get(name, name)
         if proper not in names:
@@ -113,8 +114,8 @@ def known(cls: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
             hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"
             raise InvalidArgument(f"unknown option {name!r}{hint}")
         if proper in result:
-            raise InvalidArgument(f"option {proper!r} is given twice, also as {name!r}")
-        result[proper] = value
+            raise InvalidArgument(f"option {proper!r} is given twice, as {as_given[proper]!r} and as {name!r}")
+        result[proper], as_given[proper] = value, name
     return result
 
 
@@ -124,8 +125,8 @@ def check_number(name: str, value: object, *, above: float | None = None, at_lea
     # Nothing compares true with NaN, so this refuses what is no number as well.
     within = (number > above if above is not None else number >= at_least) and number <= up_to
     if not within or number == math.inf:
-        low = f"above {above:g}" if above is not None else f"at least {at_least:g}"
-        high = "" if math.isinf(up_to) else f", up to {up_to:g}"
+        low = f"above {above:.15g}" if above is not None else f"at least {at_least:.15g}"
+        high = "" if math.isinf(up_to) else f", up to {up_to:.15g}"
         raise InvalidArgument(f"{name}: {low}{high}, not {_shown(value)}")
 
 

@@ -33,7 +33,7 @@ def test_both_spellings_can_be_given_and_read(make: Callable[..., SubscriptionOp
 @pytest.mark.parametrize("value", [False, True])
 @pytest.mark.parametrize("other", [False, True])
 def test_an_option_is_not_given_twice(make: Callable[..., SubscriptionOptions], value: bool, other: bool) -> None:
-    with pytest.raises(InvalidArgument, match="'enable_message_ordering' is given twice"):
+    with pytest.raises(InvalidArgument, match="'enable_message_ordering' is given twice, as 'message_ordering' and as"):
         make(message_ordering=value, enable_message_ordering=other)
 
 

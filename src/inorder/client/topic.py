@@ -9,7 +9,7 @@ from typing import Any
 from inorder.client.connection import Connection
 from inorder.client.subscription import Subscription
 from inorder.errors import InvalidMessage, TopicNotFound
-from inorder.message import Message
+from inorder.message import Message, check_ordering_key
 from inorder.metadata import TopicMetadata
 from inorder.options import TopicOptions, build, check_name
 from inorder.pending import Pending
@@ -19,7 +19,7 @@ def json_bytes(obj: Any) -> bytes:
     """An object as the data of a message."""
     try:
         return json.dumps(obj, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(f"not representable as JSON: {error}") from None
 
 
@@ -99,6 +99,7 @@ class Topic:
 
     def resume_publishing(self, ordering_key: str) -> None:
         """Publish on a key again that was paused because a publish of it failed."""
+        check_ordering_key(ordering_key)
         self._publisher.resume(ordering_key)
 
     def paused_keys(self) -> list[str]:

@@ -186,7 +186,7 @@ def test_damaged_bytes_are_refused() -> None:
     ("pattern", "options", "sentence"),
     [
         (DeduplicateIds, {"max_ids": 0}, "max_ids: a whole number of at least 1, not 0"),
-        (DeduplicateIds, {"max_age_seconds": 0}, "max_age_seconds: above 0, up to 2.6784e.06, not 0"),
+        (DeduplicateIds, {"max_age_seconds": 0}, "max_age_seconds: above 0, up to 2678400, not 0"),
         (DeduplicateSequences, {"window": MAX_WINDOW + 1}, "window: up to 10000, not 10001"),
         (DeduplicateSequences, {"window": True}, "window: a whole number of at least 1, not True"),
         (DeduplicateSequences, {"max_producers": 0}, "max_producers: a whole number of at least 1, not 0"),

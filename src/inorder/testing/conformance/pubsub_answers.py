@@ -120,7 +120,7 @@ class Answers(HandlersCase):
         self.wait_until(lambda: self.backlog() == 0)
         assert attempts == [1, 2]
 
-    @pytest.mark.parametrize("seconds", [-1, 601, float("nan")])
+    @pytest.mark.parametrize("seconds", [-1, 601, float("nan"), False, True])
     def test_a_deadline_that_cannot_be_is_refused(self, way: Way, seconds: float) -> None:
         subscription = self.subscribe()
         received: list[Message] = []

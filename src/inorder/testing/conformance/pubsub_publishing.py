@@ -14,6 +14,7 @@ from inorder.client.topic import Topic
 from inorder.errors import (
     FailedPrecondition,
     InvalidArgument,
+    InvalidOrderingKey,
     KeyPaused,
     OrderingNotEnabled,
     QueueFull,
@@ -55,9 +56,12 @@ class Publishing(PubSubCase):
         assert json.loads(message.data) == value
         assert (dict(message.attributes), message.ordering_key) == ({"a": "b"}, "k")
 
-    @pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), b"bytes", {"deep": [object()]}])
+    @pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), b"bytes", {"deep": [object()]}, "too deep"])
     def test_what_is_no_json_is_refused(self, wait: Wait, value: object) -> None:
         self.subscribe()
+        if value == "too deep":
+            for _ in range(100_000):
+                value = [value]
         with pytest.raises(InvalidArgument, match="JSON"):
             wait(self.pubsub.topic("orders").publish_json(value, ordering_key="k"))
         assert self.pubsub.topic("orders").paused_keys() == []
@@ -505,6 +509,11 @@ class KeysThatFail(PubSubCase):
         topic = self.topic()
         topic.resume_publishing("never-used")
         assert topic.paused_keys() == []
+
+    @pytest.mark.parametrize("key", [None, "", 5, "k" * 1_025])
+    def test_what_is_no_key_cannot_be_resumed(self, key: Any) -> None:
+        with pytest.raises(InvalidOrderingKey):
+            self.topic().resume_publishing(key)
 
     def test_publishing_may_go_on_in_the_callback_of_an_answer(self) -> None:
         self.subscribe_ordered()
