@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from typing import Protocol
 
 from inorder.client.publisher import Publisher
@@ -34,6 +36,7 @@ class Connection:
         self._open: dict[int, Closable] = {}
         self._lock = threading.Lock()
         self._closing: Pending[None] | None = None
+        _all.add(self)
         self._finished = False  # no handler runs any more, so nothing is left to publish
 
     def publisher(self, topic: str) -> Publisher:
@@ -70,6 +73,7 @@ class Connection:
         if first:
             for closable in still_open:
                 closable.close()
+            self.transport.stop_waiting()  # for room, which nobody here makes any more: handlers would for ever
             finished = Pending.all([closable.closed for closable in still_open])
             left = finished.then(self._close_publishers).map(lambda _: self.transport.close())
             left.add_done_callback(lambda _: closing.set_result(None))
@@ -85,5 +89,21 @@ class Connection:
             self._finished = True
             publishers = [*self._publishers.values()]
         flushed = Pending.all([publisher.close() for publisher in publishers])
-        self.transport.stop_waiting()  # for room: our own subscribers are closed
+        self.transport.stop_waiting()  # what was collected until now, too
         return flushed
+
+    def _leave_to_parent(self) -> None:
+        self._lock = threading.Lock()  # a thread that is not here may hold the other one
+        self._open = {}  # their threads and loops are the parent's
+
+
+_all: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for connection in _all:
+        connection._leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from inorder.errors import InvalidArgument
+from inorder.pool.task_crew import is_its_own_cancellation
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +43,9 @@ class Listeners:
         for handler in self._by_event[event]:
             try:
                 result = handler(*arguments)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # also by sys.exit(): that is no reason for whoever tells it to end
                 _log.exception("a %r listener failed", event)
             else:
                 if inspect.isawaitable(result):
@@ -61,7 +64,11 @@ async def finish(awaitables: Iterable[Awaitable[object]]) -> None:
     for awaitable in awaitables:
         try:
             await awaitable
-        except Exception:
+        except (Exception, SystemExit):
+            _log.exception("a listener failed")
+        except asyncio.CancelledError as error:
+            if not is_its_own_cancellation(error):
+                raise
             _log.exception("a listener failed")
 
 

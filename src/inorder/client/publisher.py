@@ -7,7 +7,9 @@ paused: what waits behind it fails too, and so does all that comes, until somebo
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -65,7 +67,8 @@ class Publisher:
         self._bytes = 0
         # Those of what was sent, or has failed, by the identity of each list; shrinks without the lock.
         self._unanswered: dict[int, Sequence[Pending[Any]]] = {}
-        self._closed = False
+        self._closed = ""  # or why it is
+        _all.add(self)
 
     def _set_options(self, options: PublishOptions) -> None:
         self._options = options
@@ -192,12 +195,23 @@ class Publisher:
     def close(self) -> Pending[None]:
         """Send what was collected and take no more."""
         with self._lock:
-            self._closed = True
+            self._closed = f"the publisher of topic {self._topic!r} is closed"
         return self.flush()
+
+    def _leave_to_parent(self) -> None:
+        self._lock = threading.Lock()  # a thread that is not here may hold the other one, in the middle of a change
+        self._closed = f"the publisher of topic {self._topic!r} did not survive a fork: make another PubSub here"
+        # What is on its way is the parent's.
+        self._collect_anew(Collected.nothing())
+        self._messages = self._bytes = self._requests = 0
+        self._waiting.clear()
+        self._behind.clear()
+        self._unanswered.clear()
+        self._todo.clear()
 
     def _check_allowed(self, keys: Iterable[str]) -> None:
         if self._closed:
-            raise Closed(f"the publisher of topic {self._topic!r} is closed")
+            raise Closed(self._closed)
         if self._options.message_ordering is False and any(keys):
             raise OrderingNotEnabled
         if self._paused:
@@ -499,6 +513,18 @@ class Publisher:
         for answer in answers:
             answer.set_exception(error)
         del self._unanswered[id(answers)]
+
+
+_all: weakref.WeakSet[Publisher] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for publisher in _all:
+        publisher._leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:

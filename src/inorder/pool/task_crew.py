@@ -46,7 +46,8 @@ class TaskCrew(Crew[Item]):
         return len(self._workers) - (self._spare is not None)
 
     def wake(self) -> None:
-        if self._started and not self._woken:
+        # What a loop was asked for before it was closed, it never does.
+        if self._started and (not self._woken or self._loop.is_closed()):
             self._woken = True
             self.soon(self._start)
 
@@ -118,6 +119,8 @@ class TaskCrew(Crew[Item]):
                             continue
                         try:
                             value = await call(item)
+                        except GeneratorExit:
+                            raise  # from the garbage collector, long after the loop was closed, with any lock held
                         except BaseException as error:
                             await self._failed(item, error)
                         else:
@@ -157,7 +160,7 @@ class TaskCrew(Crew[Item]):
     async def _failed(self, item: Item, error: BaseException) -> None:
         try:
             telling = self._work.failed(item, error)
-            if not isinstance(error, Exception) and not _is_its_own_cancellation(error):
+            if not isinstance(error, Exception) and not is_its_own_cancellation(error):
                 if isinstance(telling, Coroutine):
                     telling.close()  # or it would complain that nobody awaits it
                 raise error
@@ -192,11 +195,11 @@ class TaskCrew(Crew[Item]):
             return
         if self.needs_this_thread():
             self._workers.add(self._loop.create_task(telling))
-        else:
-            asyncio.run(telling)
+        else:  # whoever noticed the end may be on another loop, in the middle of something else
+            threading.Thread(target=asyncio.run, args=(telling,), name="inorder-loop", daemon=True).start()
 
 
-def _is_its_own_cancellation(error: BaseException) -> bool:
+def is_its_own_cancellation(error: BaseException) -> bool:
     """Whether a function raised CancelledError because of something it awaited, not because it shall end."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()

@@ -118,8 +118,10 @@ class ThreadCrew(Crew[Item]):
             value = work.call(item)
         # Whatever a function raises is its failure, and must not end a thread that others count on.
         except BaseException as error:
-            work.failed(item, error)
-            work.after_failure(item)
+            try:
+                work.failed(item, error)
+            finally:
+                work.after_failure(item)
         else:
             work.done(item, value)
 

@@ -1,5 +1,8 @@
 """Which broker a target names, and whose it is to close."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,46 @@ def test_somebody_elses_broker_stays_open() -> None:
     with PubSub(queue) as pubsub:
         assert pubsub.topic("orders").exists().result()
     queue.close()
+
+
+FORK = """
+import os, signal, sys, threading
+from inorder import PubSub
+from inorder.errors import Closed
+
+topic = PubSub("memory:").topic("orders").create().result()
+held, forked = threading.Event(), threading.Event()
+
+def hold():
+    with topic._publisher._lock, topic._connection._lock:
+        held.set()
+        forked.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child:
+    forked.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    topic.publish_message(b"parent").result()
+    sys.exit()
+signal.alarm(20)
+for publish in (lambda: topic.publish_message(b"1", ordering_key="k"), lambda: topic.publish_many([])):
+    try:
+        publish().result(10)
+        os._exit(2)
+    except Closed as error:
+        assert "fork" in str(error), error
+topic._connection.close().result(10)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_is_told_that_publishers_are_not_its_own() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    ended = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_what_was_given_up_is_not_stored() -> None:

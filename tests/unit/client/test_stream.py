@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from inorder import FlowControl, Message, Pending, PubSub, Subscription
+from inorder import FlowControl, Message, Pending, PubSub, QueueLimits, Subscription
 from inorder.broker import MessageQueue
 from inorder.client import listeners, stream
+from inorder.errors import Closed
 from inorder.pool import task_crew
 from inorder.testing.clock import ManualClock
 
@@ -464,6 +465,149 @@ def test_a_loop_may_be_collected_while_any_lock_is_held() -> None:
     [message] = subscription.pull(10).result()
     assert message.data == b"2"
     pubsub.close().result()
+
+
+def test_a_handler_may_be_collected_while_any_lock_is_held(caplog: pytest.LogCaptureFixture) -> None:
+    """As one that waits on a loop that was closed: what it holds cannot go back from inside the garbage collector."""
+    queue = MessageQueue()
+    subscription = PubSub(queue).topic("orders").create().result().subscription("worker").create().result()
+
+    async def begin() -> None:
+        async def handle(message: Message) -> None:
+            waits.set()
+            await asyncio.Event().wait()
+
+        waits = asyncio.Event()
+        subscription.on("message", handle).on("error", lambda error: errors.append(error)).open()
+        publish(subscription)
+        await waits.wait()
+
+    errors: list[BaseException] = []
+    gc.collect()
+    gc.disable()
+    try:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(begin())
+        loop.close()
+        subscription._stream._crew._workers.clear()  # type: ignore[union-attr]  # as a crew that is garbage, too
+        del loop
+        with queue._lock:
+            gc.collect()
+    finally:
+        gc.enable()
+    assert not errors
+    queue.close()
+
+
+def test_a_loop_that_was_closed_keeps_no_message_although_it_was_woken_before() -> None:
+    clock = ManualClock()
+    queue = MessageQueue(clock=clock)
+    subscription = PubSub(queue).topic("orders").create().result().subscription("worker").create().result()
+
+    async def begin() -> None:
+        async def handle(message: Message) -> None:
+            waits.set()
+            await asyncio.Event().wait()
+
+        waits = asyncio.Event()
+        subscription.on("message", handle).open()
+        publish(subscription)
+        await waits.wait()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    publish(subscription)  # which asks the loop for another worker
+    loop.close()
+    clock.advance(60)
+    assert len(subscription.pull(10).result()) == 2
+    queue.close()
+
+
+def test_whoever_finds_a_loop_closed_may_be_on_another_one() -> None:
+    """The end of a consumer is none of a publisher's business."""
+    pubsub = PubSub("memory:")
+    topic = pubsub.topic("orders").create().result()
+    subscription = topic.subscription("worker").create().result()
+    told = threading.Event()
+
+    async def handle(message: Message) -> None:
+        message.ack()
+
+    async def closed() -> None:
+        told.set()
+
+    async def begin() -> None:
+        subscription.on("message", handle).on("close", closed).open()
+        await asyncio.sleep(0)
+
+    async def go_on() -> None:
+        assert await topic.publish_message(b"1", ordering_key="k")
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    loop.close()
+    asyncio.run(go_on())
+    assert topic.paused_keys() == []
+    pubsub.close().result(PATIENCE_SECONDS)
+    assert told.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("handler", [ack, None], ids=["def", "async def"])
+def test_a_handler_that_waits_for_room_does_not_keep_it_from_closing(handler: object) -> None:
+    pubsub = PubSub("memory:")
+    first, second = (pubsub.topic(name).create().result() for name in ("first", "second"))
+    limits = QueueLimits(max_messages=1, when_full="block")
+    second.subscription("full").create(queue_limits=limits).result()
+    second.publish_message(b"fills it").result()
+    worker = first.subscription("worker").create().result()
+    begun = threading.Event()
+    seen: list[BaseException] = []
+
+    def forward(message: Message) -> None:
+        begun.set()
+        second.publish_message(message.data).result()
+
+    async def forward_later(message: Message) -> None:
+        begun.set()
+        await second.publish_message(message.data)
+
+    worker.on("error", seen.append).on("message", forward_later if handler is None else forward).open()
+    first.publish_message(b"1").result()
+    assert begun.wait(PATIENCE_SECONDS)
+    pubsub.close().result(PATIENCE_SECONDS)
+    assert [type(error) for error in seen] == [Closed]
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("waits", [False, True], ids=["def", "async def"])
+def test_listeners_that_fail_stop_nothing(
+    subscription: Subscription, waits: bool, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[bytes] = []
+
+    def fail(*_: object) -> None:
+        raise error
+
+    async def fail_later(*_: object) -> None:
+        raise error
+
+    def handle(message: Message) -> None:
+        seen.append(message.data)
+        if len(seen) == 1:
+            raise ValueError
+        message.ack()
+
+    async def handle_later(message: Message) -> None:
+        handle(message)
+
+    listener = fail_later if waits else fail
+    subscription.on("error", listener).on("close", listener)
+    subscription.on("message", handle_later if waits else handle).open()
+    publish(subscription, 2)
+    wait_until(lambda: not subscription.metrics().result().backlog_messages)
+    subscription.close().result(PATIENCE_SECONDS)
+    assert (len(seen), {*seen}) == (3, {b"0", b"1"})
+    assert error.__name__ in caplog.text
 
 
 def test_a_loop_that_never_began_leaves_nothing() -> None:
