@@ -68,11 +68,14 @@ class Connection:
         """
         with self._lock:
             still_open = [*self._open.values()]
+            publishers = [*self._publishers.values()]
             first, closing = self._closing is None, self._closing or Pending()
             self._closing = closing
         if first:
             for closable in still_open:
                 closable.close()
+            for publisher in publishers:
+                publisher.hurry()  # a handler may wait for what is collected
             self.transport.stop_waiting()  # for room, which nobody here makes any more: handlers would for ever
             finished = Pending.all([closable.closed for closable in still_open])
             left = finished.then(self._close_publishers).map(lambda _: self.transport.close())

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -191,6 +192,10 @@ class Publisher:
         """The keys that wait for `resume`."""
         with self._lock:
             return sorted(self._paused)
+
+    def hurry(self) -> None:
+        """Send what was collected, and let nothing wait for others any more."""
+        self.set_options({"batching": replace(self._batching, max_milliseconds=0)})
 
     def close(self) -> Pending[None]:
         """Send what was collected and take no more."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from inorder import FlowControl, Message, Pending, PubSub, QueueLimits, Subscription
+from inorder import Batching, FlowControl, Message, Pending, PubSub, QueueLimits, Subscription
 from inorder.broker import MessageQueue
 from inorder.client import listeners, stream
 from inorder.errors import Closed
@@ -576,6 +576,26 @@ def test_a_handler_that_waits_for_room_does_not_keep_it_from_closing(handler: ob
     assert begun.wait(PATIENCE_SECONDS)
     pubsub.close().result(PATIENCE_SECONDS)
     assert [type(error) for error in seen] == [Closed]
+
+
+def test_a_handler_that_waits_for_what_is_collected_does_not_keep_it_from_closing() -> None:
+    pubsub = PubSub("memory:")
+    first, second = (pubsub.topic(name).create().result() for name in ("first", "second"))
+    second.set_publish_options(batching=Batching(max_messages=1_000, max_milliseconds=60_000))
+    begun = threading.Event()
+    forwarded: list[str] = []
+
+    def forward(message: Message) -> None:
+        answer = second.publish_message(message.data)
+        begun.set()
+        forwarded.append(answer.result())
+        message.ack()
+
+    first.subscription("worker").create().result().on("message", forward).open()
+    first.publish_message(b"1").result()
+    assert begun.wait(PATIENCE_SECONDS)
+    pubsub.close().result(PATIENCE_SECONDS)
+    assert len(forwarded) == 1
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
