@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from inorder.client.subscription import Subscription
 from inorder.clock import MICROSECONDS
 from inorder.consumers.events import Applied, Read, applied, event_of, message_id_of, quarantine_row, unread
+from inorder.consumers.functions import call, check_done, check_function
 from inorder.consumers.recent import Recent, StoredPattern
 from inorder.consumers.store import Conflict, Connection, States, Store, Stored
 from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Worker, trouble_of
@@ -62,9 +63,10 @@ class Consumer(Worker, Generic[S]):
         super().__init__(subscription, store, name=name, batch=batch, on_error=on_error)
         if (apply is None) == (apply_all is None):
             raise InvalidArgument("apply, or apply_all: one of the two")
-        for what, function in (("read", read), ("apply", apply or apply_all)):
-            if not callable(function):
-                raise InvalidArgument(f"{what}: something to call, not {function!r}")
+        functions = {"read": read, "apply": apply, "apply_all": apply_all, "on_gap": on_gap}
+        for what, function in functions.items():
+            if function is not None or what == "read":
+                check_function(what, function)
         options = subscription.metadata().result().options
         refuse_livelock(subscription.name, options, pattern)
         self._ordered = options.enable_message_ordering
@@ -152,7 +154,7 @@ class Consumer(Worker, Generic[S]):
                 states.quarantine(quarantine_row(event, "quarantined by the pattern", now_us))
             elif fate == GAP and self._on_gap is not None:
                 self._let_through(applied(emitted[begin:place]), connection)  # what comes before it is told before it
-                self._on_gap(event, connection.raw)
+                call("on_gap", self._on_gap, event, connection.raw)
                 begin = place
         self._let_through(applied(emitted[begin:]), connection)
 
@@ -161,11 +163,12 @@ class Consumer(Worker, Generic[S]):
             for event in events:
                 self._apply_one(self._apply, event, connection)
         elif self._apply_all is not None and events:
-            self._apply_all(events, connection.raw)
+            call("apply_all", self._apply_all, events, connection.raw)
 
     def _apply_one(self, apply: Apply, event: Applied, connection: Connection) -> None:
         try:
-            apply(event, connection.raw)
+            if (returned := apply(event, connection.raw)) is not None:  # as `call` does, without another call
+                check_done("apply", returned)
         except Exception as error:  # the event may have been parked, and its message be another one
             error.add_note(f"while message {event.message_id} of {event.key!r} was applied")
             raise

@@ -16,6 +16,7 @@ from typing import Any
 from inorder.client.subscription import Subscription
 from inorder.client.topic import Topic
 from inorder.clock import MICROSECONDS
+from inorder.consumers.functions import call, check_function
 from inorder.consumers.marks import Marks
 from inorder.consumers.store import Conflict, Connection, Store
 from inorder.consumers.worker import NEVER_US, Answers, OnError, Run, Worker, trouble_of
@@ -124,10 +125,8 @@ class Dispatcher(Worker):
 
     def _call(self, handler: Handler, event: Any, raw: Any) -> None:
         try:
-            if self._wants_connection(handler):
-                handler.function(event, raw)
-            else:
-                handler.function(event)
+            arguments = (event, raw) if self._wants_connection(handler) else (event,)
+            call(f"handler {handler.name!r}", handler.function, *arguments)
         except Exception as error:
             error.add_note(f"in the handler {handler.name!r} of {handler.event_type!r}")
             raise
@@ -208,8 +207,7 @@ class _Taken:
 def takes_connection(handler: Handler) -> bool:
     """Whether a handler takes `(event, connection)`, and not `(event)`; anything else is refused."""
     function = handler.function
-    if inspect.iscoroutinefunction(function):
-        raise InvalidArgument(f"handler {handler.name!r}: a def, not an async def: it runs within a transaction")
+    check_function(f"handler {handler.name!r}", function)
     signature = inspect.signature(function)
     for arguments in (2, 1):
         try:

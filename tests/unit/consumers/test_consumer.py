@@ -3,7 +3,8 @@
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -507,6 +508,57 @@ def test_what_a_consumer_is_made_of_is_checked(tmp_path: Path) -> None:
         with pytest.raises(SubscriptionNotFound):
             Consumer(nobody, PARKING, store=database.store(), read=read, apply=write_down)
     database.close()
+
+
+async def awaited(*_: Any) -> None: ...
+
+
+def generated(*_: Any) -> Iterator[None]:
+    yield
+
+
+async def generated_and_awaited(*_: Any) -> AsyncIterator[None]:
+    yield
+
+
+class Awaited:
+    async def __call__(self, *_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("lazy", [awaited, generated, generated_and_awaited, Awaited(), partial(awaited, 1)])
+@pytest.mark.parametrize("what", ["read", "apply", "apply_all", "on_gap"])
+def test_a_function_that_does_nothing_yet_when_it_is_called_is_refused(tmp_path: Path, what: str, lazy: Any) -> None:
+    database = Database(str(tmp_path / "store.db"))
+    given = {"apply": None, what: lazy} if what == "apply_all" else {what: lazy}
+    with desk(database) as here, pytest.raises(InvalidArgument, match=f"{what}: a def that does its work and returns"):
+        here.consumer(PARKING, **given)
+    database.close()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lazy", [awaited, generated, generated_and_awaited])
+@pytest.mark.parametrize("what", ["apply", "apply_all", "on_gap"])
+def test_an_effect_that_was_not_done_when_the_call_returned_is_not_acked(
+    database: Database, what: str, lazy: Any
+) -> None:
+    """A lambda does not tell what it will return."""
+    given = {"apply": None if what == "apply_all" else write_down, what: lambda *given: lazy(*given)}
+    with desk(database, retry_policy=RetryPolicy(minimum_backoff=600)) as here:
+        here.publish([("a", number) for number in ((1,) if what != "on_gap" else (2, 4))])
+        with here.consumer(Resequencer(when_full="gap", capacity=1), batch=1, **given):
+            wait_until(lambda: here.errors)
+        assert here.backlog == 1
+    assert f"{what}: it returned a" in str(here.errors[0])
+    assert numbers(database) == []
+
+
+def test_what_runs_by_itself_may_be_returned(database: Database) -> None:
+    """As a publish does."""
+    with desk(database) as here:
+        other = here.pubsub.topic("other").create().result()
+        here.publish([("a", 1)])
+        here.consume(PARKING, apply=lambda event, _: other.publish_message(event.data))
+    assert not here.errors
 
 
 def test_an_error_handler_that_fails_is_logged_and_the_consumer_goes_on(

@@ -154,10 +154,20 @@ def test_a_model_is_what_a_handler_gets(database: Database) -> None:
 async def asynchronous(event: Any) -> None: ...
 
 
+class Asynchronous:
+    async def __call__(self, event: Any) -> None: ...
+
+
+def generated(event: Any) -> Iterator[None]:
+    yield
+
+
 WRONG: dict[str, Any] = {
     "no argument": lambda: None,
     "three": lambda event, connection, more: None,
     "async": asynchronous,
+    "called asynchronously": Asynchronous(),
+    "a generator": generated,
 }
 
 
@@ -167,6 +177,18 @@ def test_a_handler_that_takes_something_else_is_refused(database: Database, func
     events.handles("E", name="odd")(function)
     with office(database) as here, pytest.raises(InvalidArgument, match="handler 'odd'"):
         here.dispatcher(events)
+
+
+def test_a_handler_that_returns_what_is_to_be_awaited_has_not_run(database: Database) -> None:
+    events = Events()
+    events.handles("E", name="odd")(lambda event: asynchronous(event))
+    with office(database, retry_policy=RetryPolicy(minimum_backoff=600)) as here:
+        here.publish("E", {})
+        with here.dispatcher(events):
+            wait_until(lambda: here.here.errors)
+        assert here.here.backlog == 1
+    assert "handler 'odd': it returned a coroutine" in str(here.here.errors[0])
+    assert here.marks() == []
 
 
 def test_a_subscription_without_order_and_a_missing_topic_are_refused(database: Database) -> None:
