@@ -13,7 +13,16 @@ from typing import Any, Generic, TypeVar
 
 from inorder.client.subscription import Subscription
 from inorder.clock import MICROSECONDS
-from inorder.consumers.events import Applied, Read, applied, event_of, message_id_of, quarantine_row, unread
+from inorder.consumers.events import (
+    Applied,
+    Read,
+    applied,
+    event_of,
+    message_id_of,
+    quarantine_row,
+    storing_problem,
+    unread,
+)
 from inorder.consumers.functions import call, check_done, check_function
 from inorder.consumers.recent import Recent, StoredPattern
 from inorder.consumers.store import Conflict, Connection, States, Store, Stored
@@ -21,13 +30,14 @@ from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Work
 from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.message import Message
 from inorder.options import SubscriptionOptions
-from inorder.patterns.step import GAP, QUARANTINED, RETRY, Batch, Event, Missing, Outcome
+from inorder.patterns.step import GAP, PARKED, QUARANTINED, RETRY, Batch, Event, Missing, Outcome
 
 S = TypeVar("S")
 
 LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
 
 Apply = Callable[[Applied, Any], object]
+Changes = tuple[dict[str, Stored], dict[str, int]]  # what to write, and which versions to forget
 ApplyAll = Callable[[Sequence[Applied], Any], object]
 OnGap = Callable[[Missing, Any], object]
 
@@ -94,9 +104,8 @@ class Consumer(Worker, Generic[S]):
             if overtaken:
                 not_ours = {message_id_of(event) for event in events if event[0] in overtaken}
                 events = [event for event in events if event[0] not in overtaken]
-            batch = self._step(events, states, now_us)
+            batch, (changes, forgotten) = self._step(events, states, now_us, fences, deliverer)
             self._take_effect(batch.emit, connection, states, now_us)
-            changes, forgotten = self._changes(batch, fences, deliverer)
             states.save(changes, forgotten, self._recent.rows)
             if not run.keep(messages):  # a lease was lost on the way: whoever has got it now is to do it
                 raise Conflict(self.name, fences.keys())
@@ -135,17 +144,23 @@ class Consumer(Worker, Generic[S]):
         found = ((key, fence, rows[key]) for key, fence in fences.items() if key in rows)
         return {key for key, fence, row in found if row.deliverer == deliverer and 0 < fence < row.fence}
 
-    def _step(self, events: list[Event], states: States, now_us: int) -> Batch[S]:
-        """What the pattern says to all events that it can read."""
+    def _step(
+        self, events: list[Event], states: States, now_us: int, fences: Mapping[str, int], deliverer: str
+    ) -> tuple[Batch[S], Changes]:
+        """What the pattern says to all events that it can read, and what is to be written of that."""
         while True:
+            batch: Batch[S] | None = None
             try:
-                return self._pattern.on_messages(self._recent.states, events, now_us)
-            except InvalidEvent as error:
-                readable = [event for event in events if event is not error.event]
-                if len(readable) == len(events):
+                batch = self._pattern.on_messages(self._recent.states, events, now_us)
+                return batch, self._changes(batch, fences, deliverer)
+            except (InvalidArgument, RecursionError) as error:
+                unreadable = _unreadable(error, events, batch)
+                if not unreadable:
                     raise
-                states.quarantine(quarantine_row(error.event, f"cannot be read: {error}", now_us))
-                events = readable
+            for event, problem in unreadable:
+                states.quarantine(quarantine_row(event, f"cannot be read: {problem}", now_us))
+            left_out = {id(event) for event, _ in unreadable}
+            events = [event for event in events if id(event) not in left_out]
 
     def _take_effect(self, emitted: Sequence[Outcome], connection: Connection, states: States, now_us: int) -> None:
         begin = 0
@@ -173,9 +188,7 @@ class Consumer(Worker, Generic[S]):
             error.add_note(f"while message {event.message_id} of {event.key!r} was applied")
             raise
 
-    def _changes(
-        self, batch: Batch[S], fences: Mapping[str, int], deliverer: str
-    ) -> tuple[dict[str, Stored], dict[str, int]]:
+    def _changes(self, batch: Batch[S], fences: Mapping[str, int], deliverer: str) -> Changes:
         """What to write, and which versions to forget."""
         rows, wakes, dump = self._recent.rows, batch.wakes, self._pattern.dump
         new = tuple.__new__  # as Stored(…), in a third of the time
@@ -246,6 +259,15 @@ class Consumer(Worker, Generic[S]):
                     after = self._pattern.dump(step.state)
                     changes[key] = Stored(version + 1, deliverer, fence, after, step.wake_at_us)
             states.save(changes, forgotten)
+
+
+def _unreadable(error: Exception, events: Sequence[Event], batch: Batch[Any] | None) -> list[tuple[Event, str]]:
+    """The events that an error is about, each with its problem: one that it names, or those that cannot be stored."""
+    if isinstance(error, InvalidEvent):
+        return [(event, str(error)) for event in events if event is error.event]
+    # What is released at once need not be stored, and so may be anything.
+    suspects = events if batch is None else [event for fate, event in batch.emit if fate == PARKED]
+    return [(event, problem) for event in suspects if (problem := storing_problem(event))]
 
 
 def _answers(messages: Sequence[Message], again: set[str], not_ours: set[str]) -> Answers:

@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from inorder.errors import InvalidEvent
+from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.message import ATTRIBUTES, DATA, KEY, Message
+from inorder.patterns.encoding import check_plain
 from inorder.patterns.step import APPLIED, Event, Fate, Outcome, check_event
 
 Read = Callable[[Message], tuple[Any, ...]]
@@ -51,6 +52,15 @@ def applied(outcomes: Iterable[Outcome]) -> list[Applied]:
 
 def message_id_of(event: Event) -> str:
     return event[-1][0]  # type: ignore[no-any-return]
+
+
+def storing_problem(event: Event) -> str:
+    """Why an event cannot be part of a state; "" if it can."""
+    try:
+        check_plain(event)
+    except InvalidArgument as error:
+        return str(error)
+    return ""
 
 
 def quarantine_row(event: Event, reason: str, now_us: int) -> tuple[Any, ...]:

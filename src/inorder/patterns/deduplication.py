@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS
-from inorder.errors import InvalidArgument, InvalidEvent
+from inorder.errors import InvalidArgument
 from inorder.options import DAY_SECONDS, check_choice, check_number, check_whole
 from inorder.patterns.encoding import dump, load
 from inorder.patterns.step import (
@@ -25,6 +25,7 @@ from inorder.patterns.step import (
     Step,
     check_event,
     check_event_number,
+    check_event_text,
     checked,
 )
 
@@ -87,8 +88,8 @@ class DeduplicateIds:
 
     def _take(self, seen: Seen, event: Event, now_us: int) -> Fate:
         name = event[1]
-        if type(name) is not str or not name:
-            raise InvalidEvent(f"id: a string that is not empty, not {name!r}", event)
+        if type(name) is not str or not name or not name.isascii():
+            check_event_text("id", name, event)
         expired_us = now_us - round(self.max_age_seconds * MICROSECONDS)
         if (first_us := seen.get(name)) is not None:
             if first_us > expired_us:
@@ -160,8 +161,8 @@ class DeduplicateSequences:
 
     def _take(self, windows: Windows, event: Event, now_us: int) -> Fate:
         producer, number = event[1], event[2]
-        if type(producer) is not str or not producer:
-            raise InvalidEvent(f"producer: a string that is not empty, not {producer!r}", event)
+        if type(producer) is not str or not producer or not producer.isascii():
+            check_event_text("producer", producer, event)
         check_event_number("sequence", number, event)
         expired_us = now_us - round(self.max_age_seconds * MICROSECONDS)
         highest, bits, last_us = windows.pop(producer, (-1, 0, now_us))

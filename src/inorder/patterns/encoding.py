@@ -58,6 +58,12 @@ def encoded(written: str) -> bytes:
         raise InvalidArgument(f"not a plain value: {error}") from None
 
 
+def check_plain(value: Any) -> None:
+    """Refuse what `dump` could not write as part of a state."""
+    # A state has some levels of its own, which count where a value is nested as deeply as can be.
+    _json(value if type(value) in _FLAT else ((((((((value,),),),),),),),))
+
+
 def digest(value: Any) -> str:
     """16 hexadecimal digits that depend on the content alone: CRC-32 of the bytes, then the first of SHA-256.
 
@@ -76,6 +82,8 @@ def _json(value: Any) -> bytes:
         return encoded(text(value))
     except ValueError as error:  # NaN, or a number of thousands of digits
         raise InvalidArgument(f"not a plain value: {error}") from None
+    except RecursionError:
+        raise InvalidArgument("not a plain value: it is nested too deeply") from None
 
 
 # Text is written at once: lists and dicts in between, for `json` to write, would cost a quarter more.
@@ -121,6 +129,9 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     list: _list,
     dict: _dict,
 }
+
+
+_FLAT = frozenset(_WRITERS) - {tuple, list, dict}
 
 
 def _unpacked(value: Any) -> Any:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from inorder.errors import FieldOwnedTwice, ForeignState, InvalidArgument, InvalidEvent
-from inorder.patterns.encoding import digest, dump, load
+from inorder.patterns.encoding import check_plain, digest, dump, load
 from inorder.patterns.step import (
     DUPLICATE,
     RELEASED,
@@ -107,7 +107,7 @@ class IndependentFields:
 
     def _merge(self, before: Fields, event: Event) -> tuple[Fate, Fields]:
         _, event_type, time, fields = event[:4]
-        if event_type not in self.owns:
+        if not isinstance(event_type, str) or event_type not in self.owns:
             raise InvalidEvent(f"event type: one of {', '.join(map(repr, self.owns))}, not {event_type!r}", event)
         check_event_number("time", time, event)
         if not isinstance(fields, Mapping):
@@ -117,15 +117,13 @@ class IndependentFields:
         for name, value in fields.items():
             if self._owner.get(name) != event_type:
                 raise InvalidEvent(self._not_owned(name, event_type), event)
-            known = before.get(name)
-            if known is None or time > known[0]:
+            try:
+                compared = _compared(time, value, before.get(name))
+            except InvalidArgument as error:
+                raise InvalidEvent(f"field {name!r}: {error}", event) from None
+            if compared > 0:
                 newer[name] = (time, value)
-            elif time == known[0]:
-                # Two values of one time: content decides, because arrival must not.
-                ours, theirs = digest(value), digest(known[1])
-                if ours > theirs:
-                    newer[name] = (time, value)
-                seen += ours == theirs
+            seen += compared == 0
         if newer:
             return RELEASED, {**before, **newer}
         return (DUPLICATE if seen == len(fields) else STALE), before
@@ -133,6 +131,18 @@ class IndependentFields:
     def _not_owned(self, name: object, event_type: str) -> str:
         owner = f"of {self._owner[name]!r}" if isinstance(name, str) and name in self._owner else "of nobody"
         return f"field {name!r}: not one of {event_type!r}, but {owner}"
+
+
+def _compared(time: int, value: Any, known: tuple[int, Any] | None) -> int:
+    """Above 0 if a value is to be kept, 0 if it is what is known, below 0 if it lost."""
+    if known is None or time > known[0]:
+        check_plain(value)  # before it is part of a state that nobody could store
+        return 1
+    if time < known[0]:
+        return -1
+    # Two values of one time: content decides, because arrival must not.
+    ours, theirs = digest(value), digest(known[1])
+    return (ours > theirs) - (ours < theirs)
 
 
 def _owners(owns: Any) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from inorder.clock import MICROSECONDS
-from inorder.errors import InvalidEvent
+from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.options import DAY_SECONDS, DEFAULT_DRIFT_SECONDS, MAX_WHOLE, check_choice, check_number
 from inorder.patterns.encoding import digest, encoded, load, text
 from inorder.patterns.hybrid_clock import LOGICAL_BITS
@@ -27,6 +27,7 @@ from inorder.patterns.step import (
     Step,
     check_event,
     check_event_number,
+    check_event_text,
     checked,
 )
 
@@ -131,14 +132,17 @@ class LastWriteWins:
         if newest is None or type(time) is not int or not 0 <= time <= MAX_WHOLE:
             check_event(event, 4)  # of a key that has a state, the key was looked at before
             check_event_number("time", time, event)
-        if type(producer) is not str:
-            raise InvalidEvent(f"producer: a string, not {producer!r}", event)
+        if type(producer) is not str or not producer.isascii():
+            check_event_text("producer", producer, event, may_be_empty=True)
         if (time >> self._shift) - now_us > self._drift_us:
             return QUARANTINED, newest
         if newest is not None and time < newest[0]:
             return STALE, newest
         deleted = value is None
-        content = "" if deleted else digest(value)
+        try:
+            content = "" if deleted else digest(value)
+        except InvalidArgument as error:
+            raise InvalidEvent(f"value: {error}", event) from None
         if newest is not None and time == newest[0]:
             rank = (time, producer, deleted, content)
             if rank <= newest[:4]:

@@ -197,6 +197,16 @@ def check_event(event: Event, fields: int) -> None:
         raise InvalidEvent(f"key: {error}", given) from None
 
 
+def check_event_text(name: str, value: object, event: Event, *, may_be_empty: bool = False) -> None:
+    """Refuse what is no text, or one that nobody can store: with half of a surrogate pair."""
+    if type(value) is not str or not (value or may_be_empty):
+        raise InvalidEvent(f"{name}: a string{'' if may_be_empty else ' that is not empty'}, not {value!r}", event)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidEvent(f"{name}: not a plain value: {error}", event) from None
+
+
 def check_event_number(name: str, value: object, event: Event, *, at_least: int = 0) -> None:
     """Refuse a number that is no whole number, or does not fit into 64 bits: also True, 1.0 and "1"."""
     if type(value) is not int or not at_least <= value <= MAX_WHOLE:

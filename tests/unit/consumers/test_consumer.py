@@ -4,6 +4,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ import pytest
 from inorder import DeadLetterPolicy, Message, RetryPolicy
 from inorder.consumers import Applied, Consumer, SqliteStore
 from inorder.errors import FailedPrecondition, InvalidArgument, SubscriptionNotFound
-from inorder.patterns import DeduplicateIds, LastWriteWins, Resequencer, VersionGate
+from inorder.patterns import (
+    DeduplicateIds,
+    DeduplicateSequences,
+    IndependentFields,
+    LastWriteWins,
+    Resequencer,
+    VersionGate,
+)
 from inorder.patterns.step import RELEASED, Batch, Event
 from inorder.testing.clock import ManualClock
 
@@ -178,6 +186,63 @@ def test_what_cannot_be_read_is_put_into_quarantine_and_holds_nobody_up(database
     ((stored, attributes),) = database.read("SELECT data, attributes FROM inorder_quarantine")
     assert bytes(stored) == data
     assert json.loads(attributes) == {"why": "test"}
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+FIELDS = IndependentFields({"Priced": ["price"]})
+UNSTORABLE: dict[str, tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = {
+    "NaN as a value": (LastWriteWins(), ("a", 1, "p", float("nan")), ("a", 2, "p", 1)),
+    "a date as a value": (LastWriteWins(), ("a", 1, "p", date(2026, 1, 1)), ("a", 2, "p", 1)),
+    "half a character as a value": (LastWriteWins(), ("a", 1, "p", "\ud800"), ("a", 2, "p", 1)),
+    "too deep a value": (LastWriteWins(), ("a", 1, "p", nested(900)), ("a", 2, "p", 1)),
+    "half a character as a producer": (LastWriteWins(), ("a", 1, "\ud800", 1), ("a", 2, "p", 1)),
+    "NaN as a field": (FIELDS, ("a", "Priced", 1, {"price": float("nan")}), ("a", "Priced", 2, {"price": 1})),
+    "too deep a field": (FIELDS, ("a", "Priced", 1, {"price": nested(900)}), ("a", "Priced", 2, {"price": 1})),
+    "a list as an event type": (FIELDS, ("a", ["Priced"], 1, {"price": 1}), ("a", "Priced", 2, {"price": 1})),
+    "half a character as an id": (DeduplicateIds(), ("a", "\ud800"), ("a", "x")),
+    "half a character as a producer of numbers": (DeduplicateSequences(), ("a", "\ud800", 1), ("a", "p", 1)),
+    "a date that is parked": (PARKING, ("a", 2, date(2026, 1, 1)), ("a", 1, 1)),
+    "NaN that is parked": (PARKING, ("a", 2, float("nan")), ("a", 1, 1)),
+    "too deep to be parked": (PARKING, ("a", 2, nested(900)), ("a", 1, 1)),
+    "a version that is parked": (VersionGate(), ("a", 2, object()), ("a", 1, 1)),
+}
+
+
+@pytest.mark.parametrize(("pattern", "bad", "good"), UNSTORABLE.values(), ids=UNSTORABLE.keys())
+@pytest.mark.parametrize("batch", [1, 100])
+def test_an_event_that_no_state_can_hold_is_put_into_quarantine(
+    tmp_path: Path, pattern: Any, bad: tuple[Any, ...], good: tuple[Any, ...], batch: int
+) -> None:
+    database = Database(str(tmp_path / "store.db"))
+    with desk(database, enable_message_ordering=True) as here:
+        here.publish([("a", 0), ("a", 1)])
+        here.consume(pattern, read=lambda message: (bad, good)[read(message)[1]], batch=batch)
+    assert [tuple(event) for event in database.effects()] == [good]
+    ((entity, reason),) = quarantine(database)
+    database.close()
+    assert entity == "a"
+    assert reason.startswith("cannot be read: ")
+    assert not here.errors
+
+
+def test_what_is_released_at_once_need_not_be_stored(database: Database) -> None:
+    """So an event that is, is not blamed for one that is not."""
+    got: list[int] = []
+    with desk(database) as here:
+        here.publish([("a", 1), ("a", 2), ("a", 4)])
+        here.consume(
+            PARKING,
+            read=lambda message: (*read(message), date(2026, 1, 1)),
+            apply=lambda event, _: got.append(event.fields[1]),
+        )
+    assert got == [1, 2]
+    assert len(quarantine(database)) == 1
 
 
 def test_nothing_but_bad_messages_is_no_problem(database: Database) -> None:
