@@ -158,6 +158,13 @@ class States:
         )
         return {row[5]: Stored._make(row[:5]) for row in rows}
 
+    def entities(self) -> list[str]:
+        """All that something is known of."""
+        rows = self._connection.query(
+            "SELECT entity FROM inorder_states WHERE consumer = :consumer", {"consumer": self._consumer}
+        )
+        return [entity for (entity,) in rows]
+
     def save(
         self, changes: Mapping[str, Stored], forget: Mapping[str, int] = _NONE, before: Mapping[str, Stored] = _NONE
     ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from inorder import PubSub
 from inorder.broker import MessageQueue
 from inorder.consumers import Forwarder, MovingTopic, SqliteStore, forwarding_subscription, is_barrier
-from inorder.errors import Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted
+from inorder.errors import Aborted, Closed, FailedPrecondition, InvalidArgument, ResourceExhausted
 from inorder.testing.history import History, anomalies
 
 
@@ -243,12 +243,26 @@ def test_a_store_that_fails_leaves_publishers_at_the_source(move: Move, tmp_path
     moving = move.moving(store=store)
     assert moving.state_of("order-7") == "copying"
     store.close()
-    assert "this store is closed" in str(moving.publish_message(b"x", ordering_key="never seen").exception())
     switched = moving.switch(move.forwarder)
     held = moving.publish_message(b"paid", ordering_key="order-7")
     move.run()
     assert "this store is closed" in str(switched.exception())
     assert (held.done(), move.published_at_source()) == (True, 1)
+
+
+def test_who_publishes_within_a_transaction_of_the_store_waits_for_nobody(move: Move, tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    moving = move.moving(store=store)
+    with store.transaction():
+        beside = threading.Thread(target=lambda: moving.publish_message(b"1", ordering_key="a").result(), daemon=True)
+        beside.start()
+        beside.join(10)
+        assert not beside.is_alive()
+        moving.publish_message(b"2", ordering_key="b").result(0)
+        assert moving.state_of("never seen") == "copying"
+    store.close()
+    with pytest.raises(Closed):
+        move.moving(store=store)
 
 
 def test_several_processes_are_held_before_the_drain_and_go_after_it(move: Move) -> None:

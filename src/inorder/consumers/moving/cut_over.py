@@ -43,7 +43,8 @@ class MovingTopic:
     """Publishes to `source` until the switch, then to `target`. Thread-safe; one for all publishers of a process.
 
     With a `store` it remembers under `name` what was switched, before anything is published at the target, so that a
-    program that starts again does not go back. Up to `max_held` messages are held during a switch; one more is
+    program that starts again does not go back. The store is read when this is made and written by a switch, and a
+    publish does not ask it. Up to `max_held` messages are held during a switch; one more is
     refused with `ResourceExhausted`.
     """
 
@@ -63,7 +64,7 @@ class MovingTopic:
         self._name = f"moving {source.name}" if name is None else name
         self._max_held = max_held
         self._lock = threading.RLock()
-        self._switched: dict[str, bool] = {}  # by key; those that were looked up, if there is a store
+        self._switched = self._remembered()  # keys, or ALL; nobody else writes them, so they are read once
         self._moving: str | None = None  # the key that is draining, or ALL
         self._held: deque[_Held] = deque()
         self._entering: dict[str, int] = {}  # publishes on their way to the source, which it does not know of yet
@@ -75,7 +76,7 @@ class MovingTopic:
     def state(self) -> MoveState:
         """Of all keys that were not switched on their own."""
         with self._lock:
-            return "draining" if self._moving == ALL else "switched" if self._is_switched(ALL) else "copying"
+            return "draining" if self._moving == ALL else "switched" if ALL in self._switched else "copying"
 
     def state_of(self, ordering_key: str | None) -> MoveState:
         """Of one key."""
@@ -88,10 +89,7 @@ class MovingTopic:
         """As `Topic.publish_message`. While its key is draining, the answer comes after the switch."""
         key = ordering_key or ALL
         with self._lock:
-            try:
-                state = self._state_of(key)
-            except Exception as error:  # the store's: nobody knows where to publish then
-                return Pending.failed(error)
+            state = self._state_of(key)
             if state == "draining":
                 return self._hold(_Held(data, attributes, ordering_key, Pending()))
             if state == "copying":
@@ -223,7 +221,7 @@ class MovingTopic:
             with self._lock:
                 if not self._held:
                     if switched and self._moving is not None:
-                        self._switched[self._moving] = True
+                        self._switched.add(self._moving)
                     self._moving, self._ending = None, False
                     return
                 held, self._held = self._held, deque()
@@ -233,17 +231,16 @@ class MovingTopic:
     # -- state, under the lock ---------------------------------------------------------------------
 
     def _state_of(self, key: str) -> MoveState:
-        if self._is_switched(ALL) or (key and self._is_switched(key)):
+        if ALL in self._switched or key in self._switched:
             return "switched"
         return "draining" if self._moving in (ALL, key) else "copying"
 
-    def _is_switched(self, key: str) -> bool:
-        if key not in self._switched:
-            if self._store is None:
-                return False
-            with self._store.transaction() as connection:
-                self._switched[key] = key in States(connection, self._name).load([key])
-        return self._switched[key]
+    def _remembered(self) -> set[str]:
+        """What was switched before. Not under the lock: whoever publishes within a transaction waits for that."""
+        if self._store is None:
+            return set()
+        with self._store.transaction() as connection:
+            return set(States(connection, self._name).entities())
 
     def _remember(self, key: str) -> None:
         if self._store is not None:
