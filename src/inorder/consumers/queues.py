@@ -19,9 +19,9 @@ from inorder.client.pubsub import PubSub
 from inorder.client.subscription import Subscription
 from inorder.consumers.partitions import PartitionedTopic
 from inorder.consumers.store import Store
-from inorder.errors import AlreadyExists, InvalidArgument
+from inorder.errors import AlreadyExists, FailedPrecondition, InvalidArgument
 from inorder.message import Message
-from inorder.options import check_name
+from inorder.options import SubscriptionOptions, check_name, known
 from inorder.pending import Pending
 
 Handler = Callable[[Message], Any]
@@ -112,11 +112,36 @@ class _TopicQueue(Queue):
         self.guarantees = guarantees
         self._key = key
         self._topic = pubsub.topic(name)
+        ordered = {"enable_message_ordering": guarantees is not STANDARD}
+        checked = {**ordered, **known(SubscriptionOptions, options)}
+        if not ordered.items() <= checked.items():
+            raise InvalidArgument(
+                f"enable_message_ordering: a queue of the kind {guarantees.kind!r} sets it itself, "
+                f"not to {checked['enable_message_ordering']!r}"
+            )
         with suppress(AlreadyExists):
             self._topic.create().result()
-        with suppress(AlreadyExists):
-            ordered = guarantees is not STANDARD
-            self._topic.subscription(name).create(**{"enable_message_ordering": ordered, **options}).result()
+        try:
+            self._topic.subscription(name).create(**checked).result()
+        except AlreadyExists:
+            self._check_found()
+
+    def _check_found(self) -> None:
+        """Refuse a subscription that cannot keep what this kind of queue guarantees."""
+        found = self.subscription.metadata().result()
+        ordered = found.options.enable_message_ordering
+        problem = ""
+        if found.detached:
+            problem = "it is detached, so that nothing comes to it"
+        elif found.topic.rpartition("/")[2] != self._topic.name.rpartition("/")[2]:
+            problem = f"it is one of the topic {found.topic!r}"
+        elif ordered != (self.guarantees is not STANDARD):
+            problem = f"it has enable_message_ordering={ordered}"
+        if problem:
+            raise FailedPrecondition(
+                f"queue {self.name!r}: a subscription {found.name!r} is there, but {problem}; "
+                f"so it is no queue of the kind {self.guarantees.kind!r}"
+            )
 
     def send(
         self, data: bytes = b"", attributes: Mapping[str, str] | None = None, *, group: str | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from inorder import Gap, Message, PubSub
 from inorder.consumers import Queue, SqliteStore
-from inorder.errors import InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument
 
 PATIENCE_SECONDS = 10
 
@@ -184,6 +184,34 @@ def test_kinds_with_groups_need_one_and_others_refuse_it(pubsub: PubSub, store: 
     with pytest.raises(InvalidArgument, match="not of bytes"):
         Queue.fifo(pubsub, "b").send_many([b"1"]).result()  # type: ignore[list-item]
     partitioned.topic.close()
+
+
+def test_a_kind_of_queue_sets_the_order_itself(pubsub: PubSub) -> None:
+    for make, other in ((Queue.fifo, False), (Queue.fifo_groups, False), (Queue.standard, True)):
+        for option in ("enable_message_ordering", "message_ordering"):
+            with pytest.raises(InvalidArgument, match=f"sets it itself, not to {other}"):
+                make(pubsub, "ledger", **{option: other})
+    assert not pubsub.topic("ledger").exists().result()
+    Queue.fifo(pubsub, "ledger", enable_message_ordering=True)
+
+
+def test_what_is_there_and_cannot_keep_the_guarantees_is_refused(pubsub: PubSub, store: SqliteStore) -> None:
+    Queue.standard(pubsub, "free")
+    for make in (Queue.fifo, Queue.fifo_groups):
+        with pytest.raises(FailedPrecondition, match="'free' is there, but it has enable_message_ordering=False"):
+            make(pubsub, "free")
+    Queue.fifo(pubsub, "strict")
+    with pytest.raises(FailedPrecondition, match="enable_message_ordering=True"):
+        Queue.standard(pubsub, "strict")
+    pubsub.topic("other").create().result().subscription("taken").create(enable_message_ordering=True).result()
+    with pytest.raises(FailedPrecondition, match="'taken' is there, but it is one of the topic 'other'"):
+        Queue.fifo(pubsub, "taken")
+    pubsub.topic("strict").delete().result()
+    with pytest.raises(FailedPrecondition, match="detached"):
+        Queue.fifo(pubsub, "strict")
+    Queue.partitioned(pubsub, "parts", store=store, partitions=1).topic.close()
+    with pytest.raises(FailedPrecondition, match="they are there, and not strict"):
+        Queue.partitioned(pubsub, "parts", store=store, partitions=1, strict=True)
 
 
 def test_a_queue_that_is_there_is_found(pubsub: PubSub) -> None:

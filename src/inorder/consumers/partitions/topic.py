@@ -16,9 +16,9 @@ from inorder.consumers.partitions.routes import Routes
 from inorder.consumers.partitions.skew import live_skew
 from inorder.consumers.partitions.table import Table
 from inorder.consumers.store import Store
-from inorder.errors import Aborted, Closed, InorderError, InvalidArgument, InvalidMessage
+from inorder.errors import Aborted, Closed, FailedPrecondition, InorderError, InvalidArgument, InvalidMessage
 from inorder.message import Message
-from inorder.options import check_name
+from inorder.options import check_flag, check_name
 from inorder.patterns.partitioning import check_count, slot_of
 from inorder.patterns.skew import SkewReport
 from inorder.pending import Pending
@@ -54,10 +54,16 @@ class PartitionedTopic:
         """Create it; or find it, with as many partitions as it has.
 
         Within a partition each key is in order, and keys are handled side by side; if `strict`, the whole partition
-        is handled one after the other.
+        is handled one after the other. One that is there and is not strict does not become so.
         """
         check_count(partitions)
-        self._resizer.provide(self._table.create(partitions, strict))
+        check_flag("strict", strict)
+        routes = self._table.create(partitions, strict)
+        if strict and not routes.strict:
+            raise FailedPrecondition(
+                f"partitions of {self.name!r}: they are there, and not strict: each key is in order, no partition is"
+            )
+        self._resizer.provide(routes)
         return self
 
     # -- publishing --------------------------------------------------------------------------------
