@@ -80,9 +80,14 @@ class Events:
             raise InvalidArgument("handles: name at least one event type")
         for event_type in event_types:
             _check_text("event type", event_type)
+        if len({*event_types}) < len(event_types):
+            # It would have two handlers of one name, which share one mark.
+            raise InvalidArgument(f"handles: each event type once, not {', '.join(map(repr, event_types))}")
         decode = decoder(model)
 
         def register(function: F) -> F:
+            if not callable(function):
+                raise InvalidArgument(f"handles: something to call, not {function!r}")
             own_name = name if name is not None else getattr(function, "__name__", None)
             _check_text("handler name", own_name)
             for event_type in event_types:

@@ -242,6 +242,8 @@ def same_name_twice(events: Events) -> Callable[..., Any]:
         (lambda events: events.handles("X", model=7), "model: a dataclass, a Pydantic model or None, not 7"),
         (lambda events: events.handles("X", model=Item("x")), "model: a dataclass"),
         (lambda events: events.handles("X", name="")(print), "handler name: a string that is not empty"),
+        (lambda events: events.handles("X", "Y", "X"), "handles: each event type once, not 'X', 'Y', 'X'"),
+        (lambda events: events.handles("X", name="a")(7), "handles: something to call, not 7"),
         (same_name_twice, "'X' has a handler 'a'; give this one another name="),
         (lambda events: Events(unknown="drop"), "unknown: one of 'ack', 'dead_letter', 'fail', not 'drop'"),
         (lambda events: Events(undecodable=None), "undecodable: one of 'ack', 'dead_letter', 'fail', not None"),
