@@ -36,10 +36,12 @@ S = TypeVar("S")
 
 LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
 
+STORED_PATTERN = ("on_messages", "dump", "load")  # what it must be able to do
+
 Apply = Callable[[Applied, Any], object]
-Changes = tuple[dict[str, Stored], dict[str, int]]  # what to write, and which versions to forget
 ApplyAll = Callable[[Sequence[Applied], Any], object]
 OnGap = Callable[[Missing, Any], object]
+Changes = tuple[dict[str, Stored], dict[str, int]]  # what to write, and which versions to forget
 
 
 class Consumer(Worker, Generic[S]):
@@ -77,6 +79,7 @@ class Consumer(Worker, Generic[S]):
         for what, function in functions.items():
             if function is not None or what == "read":
                 check_function(what, function)
+        _check_pattern(pattern)
         options = subscription.metadata().result().options
         refuse_livelock(subscription.name, options, pattern)
         self._ordered = options.enable_message_ordering
@@ -259,6 +262,13 @@ class Consumer(Worker, Generic[S]):
                     after = self._pattern.dump(step.state)
                     changes[key] = Stored(version + 1, deliverer, fence, after, step.wake_at_us)
             states.save(changes, forgotten)
+
+
+def _check_pattern(pattern: object) -> None:
+    """Refuse what is no pattern, or is the class of one."""
+    missing = [name for name in STORED_PATTERN if not callable(getattr(pattern, name, None))]
+    if missing or isinstance(pattern, type):
+        raise InvalidArgument(f"pattern: an object with {', '.join(missing or STORED_PATTERN)}, not {pattern!r}")
 
 
 def _unreadable(error: Exception, events: Sequence[Event], batch: Batch[Any] | None) -> list[tuple[Event, str]]:

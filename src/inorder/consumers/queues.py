@@ -151,7 +151,12 @@ class _TopicQueue(Queue):
         )
 
     def send_many(self, messages: Iterable[Message]) -> Pending[list[str]]:
-        return Pending.run(lambda: [self._keyed(message) for message in messages]).then(self._topic.publish_many)
+        return Pending.run(lambda: self._all_keyed(messages)).then(self._topic.publish_many)
+
+    def _all_keyed(self, messages: Iterable[Message]) -> list[Message]:
+        if isinstance(messages, Message) or not isinstance(messages, Iterable):
+            raise InvalidArgument(f"messages: expected several of Message, not {type(messages).__name__}")
+        return [self._keyed(message) for message in messages]
 
     def _keyed(self, message: Message) -> Message:
         if not isinstance(message, Message):

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from inorder.consumers.store import Connection, Store
+from inorder.consumers.store import Connection, Store, check_consumer_name, check_store
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 from inorder.message import check_ordering_key
 from inorder.options import check_flag, check_whole
@@ -47,7 +47,8 @@ class Sequences:
         check_flag("gapless", gapless)
         if gapless and block != 1:
             raise InvalidArgument(f"block: of {block} numbers some may be lost, so it cannot be gapless")
-        self.name = name
+        check_store(store)
+        self.name = check_consumer_name(name)
         self._store = store
         self._block = block
         self._first = first

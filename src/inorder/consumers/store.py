@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from inorder.errors import Aborted
+from inorder.errors import Aborted, InvalidArgument
 
 Row = Sequence[Any]
 Values = Mapping[str, Any]
@@ -127,6 +127,19 @@ class Store(Protocol):
         """What to do about an error of the database that is nobody's fault; None: it is somebody's."""
 
     def close(self) -> None: ...
+
+
+def check_store(store: object) -> None:
+    """Refuse what no transaction can be begun with."""
+    if not callable(getattr(store, "transaction", None)):
+        raise InvalidArgument(f"store: a SqliteStore, a SqlStore or one like them, not {store!r}")
+
+
+def check_consumer_name(name: object) -> str:
+    """Refuse a name that no row could be found by again."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidArgument(f"name: a string that is not empty and has no NUL, not {name!r}")
+    return name
 
 
 class Stored(NamedTuple):

@@ -15,7 +15,8 @@ from typing import NamedTuple, Self
 
 from inorder.client.subscription import Batches, Subscription
 from inorder.clock import MICROSECONDS, Timer
-from inorder.consumers.store import Conflict, Store
+from inorder.consumers.functions import check_function
+from inorder.consumers.store import Conflict, Store, check_consumer_name, check_store
 from inorder.errors import FailedPrecondition, InorderError
 from inorder.message import Message
 from inorder.options import check_whole
@@ -46,7 +47,10 @@ class Worker(ABC):
         self, subscription: Subscription, store: Store, *, name: str | None, batch: int, on_error: OnError | None
     ) -> None:
         check_whole("batch", batch)
-        self.name = subscription.name if name is None else name
+        check_store(store)
+        if on_error is not None:
+            check_function("on_error", on_error)
+        self.name = subscription.name if name is None else check_consumer_name(name)
         self._subscription = subscription
         self._store = store
         self._batch = batch
@@ -89,6 +93,12 @@ class Worker(ABC):
             self._on_error(error, messages)
         except Exception:
             _log.exception("the error handler of consumer %r failed", self.name)
+
+    def tell_end(self, error: BaseException) -> None:
+        """Of what ends the work for good: this is logged whoever else is told."""
+        _log.critical("consumer %r has ended: %r", self.name, error, exc_info=error)
+        if self._on_error is not None:
+            self.tell(error)
 
 
 class Run:
@@ -133,6 +143,9 @@ class Run:
                 self._keep_time()
         except InorderError as error:  # the broker does not know us any more
             self._worker.tell(error)
+        except BaseException as error:  # SystemExit and the like, of a handler; a thread would end without a word
+            self._worker.tell_end(error)
+            raise
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()

@@ -563,12 +563,40 @@ def test_a_subscription_that_is_deleted_ends_the_consumer_and_is_told(database: 
     assert "not found" in str(here.errors[0])
 
 
+WRONG: tuple[dict[str, Any], ...] = (
+    *({"name": name} for name in ("", 7, "a\0b")),
+    {"store": "store.db"},
+    {"on_gap": 7},
+    {"on_error": "x"},
+)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_ends_a_consumer_for_good_is_told_and_logged(
+    database: Database, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def apply(event: Applied, raw: Any) -> None:
+        raise error
+
+    with desk(database) as here:
+        here.publish([("a", 1)])
+        with here.consumer(PARKING, apply=apply):
+            wait_until(lambda: here.errors)
+        assert here.backlog == 1
+    assert here.errors == [error]
+    assert f"consumer 'worker' has ended: {error!r}" in caplog.text
+
+
 def test_what_a_consumer_is_made_of_is_checked(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "store.db"))
     with desk(database) as here:
-        for wrong in ({"read": "x"}, {"apply": None}, {"apply": "x"}, {"apply_all": write_down}, {"batch": 0}):
+        for wrong in ({"read": "x"}, {"apply": None}, {"apply": "x"}, {"apply_all": write_down}, {"batch": 0}, *WRONG):
             with pytest.raises(InvalidArgument, match=next(iter(wrong))):
                 here.consumer(PARKING, **wrong)
+        for wrong_pattern in (None, "x", Resequencer):
+            with pytest.raises(InvalidArgument, match="pattern: "):
+                here.consumer(wrong_pattern)
         nobody = here.pubsub.subscription("nobody")
         with pytest.raises(SubscriptionNotFound):
             Consumer(nobody, PARKING, store=database.store(), read=read, apply=write_down)

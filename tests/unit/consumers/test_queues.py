@@ -183,6 +183,9 @@ def test_kinds_with_groups_need_one_and_others_refuse_it(pubsub: PubSub, store: 
             queue.send(b"1").result()
     with pytest.raises(InvalidArgument, match="not of bytes"):
         Queue.fifo(pubsub, "b").send_many([b"1"]).result()  # type: ignore[list-item]
+    for several in (5, Message(b"1")):
+        with pytest.raises(InvalidArgument, match=f"expected several of Message, not {type(several).__name__}"):
+            Queue.fifo(pubsub, "b").send_many(several).result()  # type: ignore[arg-type]
     partitioned.topic.close()
 
 

@@ -132,6 +132,14 @@ def test_a_handler_may_number_what_it_writes(database: Database) -> None:
     assert database.effects() == [(number,) for number in range(1, 11)]
 
 
+@pytest.mark.parametrize("name", ["", None, 7, "a\0b"])
+def test_sequences_have_a_name_and_a_store(database: Database, name: Any) -> None:
+    with pytest.raises(InvalidArgument, match="name: a string"):
+        Sequences(database.store(), name=name)
+    with pytest.raises(InvalidArgument, match="store: a SqliteStore"):
+        Sequences(name)
+
+
 def test_a_gapless_number_needs_a_transaction_that_is_under_way(database: Database) -> None:
     store = database.store()
     numbers = Sequences(store, gapless=True)
