@@ -722,6 +722,22 @@ def test_a_closed_publisher_takes_no_more(topic: PartitionedTopic) -> None:
         topic.publish_message(b"1", ordering_key="a").result()
 
 
+# -- the end of a group ----------------------------------------------------------------------------
+
+
+def test_a_group_that_is_deleted_leaves_nothing_in_partitions_that_are_out_of_use(topic: PartitionedTopic) -> None:
+    """Else they fill up, and a later group of that name gets old messages."""
+    group = topic.group("billing").create()
+    topic.resize(6).result(PATIENCE_SECONDS)
+    topic.resize(2).result(PATIENCE_SECONDS)
+    resizer = Resizer(topic._pubsub, topic._table)
+    resizer.provide(resizer.plan(8))
+    resizer.cancel()  # so 6 and 7 never had a slot
+    assert all(group.subscription(partition).exists().result() for partition in range(8))
+    group.delete()
+    assert not any(group.subscription(partition).exists().result() for partition in range(8))
+
+
 # -- skew ------------------------------------------------------------------------------------------
 
 

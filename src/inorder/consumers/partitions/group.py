@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import count
 from time import monotonic
 from typing import Any
 
@@ -17,6 +18,7 @@ from inorder.clock import Clock
 from inorder.consumers.partitions.gate import Gate, Handler
 from inorder.consumers.partitions.membership import Membership
 from inorder.consumers.partitions.resizing import Resizer, group_subscription
+from inorder.consumers.partitions.router import topic_name
 from inorder.consumers.partitions.routes import Routes
 from inorder.consumers.partitions.skew import live_skew
 from inorder.consumers.partitions.table import Table
@@ -59,7 +61,7 @@ class Group:
     def delete(self) -> None:
         """Delete it and all that waits in it. A resize does not wait for it any more."""
         routes = self._table.change(lambda routes: routes.without_group(self.name))
-        for partition in routes.live:
+        for partition in self._ever(routes):
             subscription = self.subscription(partition)
             if subscription.exists().result():
                 subscription.delete().result()
@@ -101,6 +103,14 @@ class Group:
                 if key.ordering_key:
                     loads[key.ordering_key] = loads.get(key.ordering_key, 0) + key.messages
         return live_skew(loads, routes, top)
+
+    def _ever(self, routes: Routes) -> Iterator[int]:
+        """All partitions that there ever were: those also that have no slots any more, or never came to have one."""
+        yield from range(routes.last + 1)
+        for partition in count(routes.last + 1):
+            if not self._pubsub.topic(topic_name(self._table.name, partition)).exists().result():
+                return
+            yield partition
 
     def _membership(self, member: str, session_seconds: float) -> Membership:
         return Membership(self._store, self._table, self.name, member, self._clock, session_seconds)

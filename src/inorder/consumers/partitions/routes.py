@@ -117,6 +117,11 @@ class Routes:
         """The partitions that have slots, or are to have some."""
         return sorted({partition for route in self.distinct for partition in (route.owner, route.wanted)})
 
+    @property
+    def last(self) -> int:
+        """The highest number of a partition that ever had a slot, or is to have one."""
+        return max(n for route in self.distinct for n in (route.wanted, *(term.partition for term in route.terms)))
+
     def is_even(self, count: int) -> bool:
         """Whether so many partitions share the slots as evenly as can be."""
         shares = self.shares
