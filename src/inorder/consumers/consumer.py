@@ -9,7 +9,7 @@ acked too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from inorder.client.subscription import Subscription
 from inorder.clock import MICROSECONDS
@@ -27,7 +27,7 @@ from inorder.consumers.functions import call, check_done, check_function
 from inorder.consumers.recent import Recent, StoredPattern
 from inorder.consumers.store import Conflict, Connection, States, Store, Stored
 from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Worker, trouble_of
-from inorder.errors import InvalidArgument, InvalidEvent
+from inorder.errors import InorderError, InvalidArgument, InvalidEvent
 from inorder.message import Message
 from inorder.options import SubscriptionOptions
 from inorder.patterns.step import GAP, PARKED, QUARANTINED, RETRY, Batch, Event, Missing, Outcome
@@ -85,6 +85,9 @@ class Consumer(Worker, Generic[S]):
         self._ordered = options.enable_message_ordering
         self._pattern = pattern
         self._recent = Recent(pattern)
+        timeout: float | None = getattr(pattern, "gap_timeout_seconds", None)
+        self._gap_timeout_us = None if timeout is None else round(timeout * MICROSECONDS)
+        self._checked_to: str | None = None  # the key up to which it was checked when to wake up; None: all of them
         self._fields: int = getattr(pattern, "FIELDS", 1)
         self._read = read
         self._apply = apply
@@ -211,9 +214,45 @@ class Consumer(Worker, Generic[S]):
 
     # -- time --------------------------------------------------------------------------------------
 
+    def open(self) -> Self:
+        self._checked_to = "" if self._gap_timeout_us is not None else None
+        return super().open()
+
     def look(self, run: Run) -> int:
         """Do what has fallen due without a message, such as giving up a gap."""
         now_us = self._clock.now_us()
+        if self._checked_to is not None:
+            self._checked_to = self._check_wakes(self._checked_to, now_us)
+        next_us = self._do_what_is_due(run, now_us)
+        return next_us if self._checked_to is None else now_us  # in between, messages have their turn
+
+    def _check_wakes(self, after: str, now_us: int) -> str | None:
+        """Have keys wake up by this gap timeout that were parked under a longer one, or none.
+
+        Looks at some of them, those behind `after`; returns the last one, None if there are no more.
+        """
+        assert self._gap_timeout_us is not None
+        with self._store.transaction() as connection:
+            states = States(connection, self.name)
+            asleep = states.asleep(now_us + self._gap_timeout_us, after, self._batch)
+            rows = {key: self._waking(row) for key, row in states.load(asleep).items()}
+            states.save({key: row for key, row in rows.items() if row is not None})
+        return asleep[-1] if asleep else None
+
+    def _waking(self, row: Stored) -> Stored | None:
+        """The same with the time to wake up that the pattern has for it now; None if it has that already."""
+        version, deliverer, fence, state, wake_at_us = row
+        try:
+            step = self._pattern.on_timer(self._pattern.load(bytes(state)), -1)  # tells its time, and no more
+            if step.state is None or step.wake_at_us == wake_at_us:
+                return None
+            return Stored(version + 1, deliverer, fence, self._pattern.dump(step.state), step.wake_at_us)
+        except InorderError as error:  # a state of another pattern, which is in the way of its own key only
+            self.tell(error)
+            return None
+
+    def _do_what_is_due(self, run: Run, now_us: int) -> int:
+        """Returns when to look again."""
         all_well = True
         after = (-1, "")
         while not run.closed:

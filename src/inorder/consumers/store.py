@@ -232,6 +232,15 @@ class States:
         )
         return [(wake_at_us, entity) for wake_at_us, entity in rows]
 
+    def asleep(self, until_us: int, after: str, limit: int) -> list[str]:
+        """Entities that are to wake up after that time, or never, in their order, those behind `after`."""
+        rows = self._connection.query(
+            """SELECT entity FROM inorder_states WHERE consumer = :consumer AND entity > :after
+            AND (wake_at_us IS NULL OR wake_at_us > :until_us) ORDER BY entity LIMIT :limit""",
+            {"consumer": self._consumer, "after": after, "until_us": until_us, "limit": limit},
+        )
+        return [entity for (entity,) in rows]
+
     def next_wake_us(self, now_us: int) -> int | None:
         """When the next one is to wake up, after now."""
         rows = self._connection.query(

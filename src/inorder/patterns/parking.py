@@ -88,9 +88,10 @@ class Parking:
         if len(parked) >= self.capacity:
             return self._overflow(line, index, entry, emit)
         emit.append((PARKED, event))
-        if wake_at_us is None and self._timeout_us is not None:
-            wake_at_us = now_us + self._timeout_us
-        return Line(expected, (*parked[:index], entry, *parked[index:]), wake_at_us, missed)
+        after = (*parked[:index], entry, *parked[index:])
+        if wake_at_us is None:  # what is parked already may be so since a time without a timeout
+            wake_at_us = self._due_us(after)
+        return Line(expected, after, wake_at_us, missed)
 
     def _overflow(self, line: Line, index: int, entry: tuple[int, int, Event], emit: list[Outcome]) -> Line:
         expected, parked, _, missed = line

@@ -313,6 +313,46 @@ def test_what_was_parked_before_a_restart_is_given_up_after_it(database: Databas
     assert not again.errors
 
 
+@pytest.mark.parametrize("before", [None, 3_000], ids=["none", "a longer one"])
+def test_a_gap_timeout_that_is_new_with_a_restart_holds_for_what_waits_already(
+    database: Database, before: float | None
+) -> None:
+    clock = ManualClock()
+    keys = [f"k{number}" for number in range(5)]
+    with desk(database, clock) as here:
+        here.publish([(key, 2) for key in keys])
+        here.publish([("idle", 1)])
+        here.consume(Resequencer(gap_timeout_seconds=before, when_full="gap"))
+    versions = database.read("SELECT version FROM inorder_states WHERE entity = 'idle'")
+    soon_us = clock.now_us() + 30_000_000
+    clock.advance(20)
+    pattern = Resequencer(gap_timeout_seconds=30, when_full="gap")
+    with desk(database, clock) as again, again.consumer(pattern, batch=2):  # so that it takes several looks
+        again.publish([("new", 1)])
+        again.drained()
+        waking = "SELECT COUNT(*) FROM inorder_states WHERE wake_at_us = :soon_us"
+        wait_until(lambda: database.read(waking, soon_us=soon_us) == [(5,)])
+        assert len(database.effects()) == 2
+        clock.advance(10)  # from when it was parked, and not from the restart
+        wait_until(lambda: len(database.effects()) == 7)
+    assert sorted(event[0] for event in database.effects()) == [*("idle", *keys, "new")]
+    assert database.read("SELECT version FROM inorder_states WHERE entity = 'idle'") == versions
+    assert not again.errors
+
+
+def test_a_state_of_another_pattern_is_in_the_way_of_its_own_key_only(database: Database) -> None:
+    clock = ManualClock()
+    with desk(database, clock) as here:
+        here.publish([("foreign", 1, "p", 1)])
+        here.consume(LastWriteWins())
+        here.publish([("parked", 2)])
+        with here.consumer(Resequencer(gap_timeout_seconds=30, when_full="gap")):
+            here.drained()
+            clock.advance(30)
+            wait_until(lambda: numbers(database, "parked") == [2])
+    assert "last_write_wins" in str(here.errors[0])
+
+
 def test_parked_events_survive_a_restart_and_a_new_broker(database: Database) -> None:
     """ordering-guarantees Pattern 1: a new broker counts deliveries from the beginning, which makes none an old one."""
     for order in (True, False):

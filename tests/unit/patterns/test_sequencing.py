@@ -459,3 +459,9 @@ def test_a_line_is_written_the_same_way_on_both_ways(
     line = Line(expected, parked, wake_at_us, tuple(missed))
     assert dump_line("sequencing/1", line) == dump("sequencing/1", line)
     assert Resequencer().load(Resequencer().dump(line)) == line
+
+
+def test_a_timeout_counts_from_what_is_parked_longest_also_if_that_was_parked_without_one() -> None:
+    parked = Resequencer().on_message(None, ("a", 3), 1_000).state
+    step = Resequencer(gap_timeout_seconds=30).on_message(parked, ("a", 5), 20_000_000)
+    assert step.wake_at_us == 30_001_000
