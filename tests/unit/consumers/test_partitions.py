@@ -545,16 +545,47 @@ def test_what_waits_for_a_slot_has_a_limit(pubsub: PubSub, store: SqliteStore) -
     with PartitionedTopic(pubsub, "orders", store=store, max_held=3) as topic:
         topic.create(4).group("billing").create()
         moved = moving_key(topic, 5)
+        stays = staying_key(topic, 5, topic.partition_of(moved))
         topic.publish_message(b"0", ordering_key=moved).result()
         topic.resize(5)
         wait_until(lambda: topic.waiting())
         held = [topic.publish_message(b"1", ordering_key=moved) for _ in range(3)]
-        with pytest.raises(ResourceExhausted, match="3 messages wait for slots that move, and no more than 3 may"):
+        with pytest.raises(ResourceExhausted, match=r"3 messages wait .*, 1 more would, and no more than 3 may"):
             topic.publish_message(b"2", ordering_key=moved).result()
+        topic.publish_many([Message(b"3", None, stays)] * 9).result(PATIENCE_SECONDS)  # these wait for nothing
         assert MAX_HELD == 10_000
     for answer in held:
         with pytest.raises(Closed, match="while slot"):
             answer.result(PATIENCE_SECONDS)
+
+
+def test_one_publish_of_many_that_would_wait_keeps_the_limit(pubsub: PubSub, store: SqliteStore) -> None:
+    with PartitionedTopic(pubsub, "orders", store=store, max_held=3) as topic:
+        topic.create(4).group("billing").create()
+        moved = moving_key(topic, 5)
+        topic.publish_message(b"0", ordering_key=moved).result()
+        topic.resize(5)
+        wait_until(lambda: topic.waiting())
+        with pytest.raises(ResourceExhausted, match=r"0 messages wait .*, 4 more would, and no more than 3 may"):
+            topic.publish_many([Message(b"1", None, moved)] * 4).result()
+        held = topic.publish_many([Message(b"1", None, moved)] * 3)
+        assert not held.done()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_message_that_has_no_room_for_what_is_added_refuses_them_all(
+    pubsub: PubSub, store: SqliteStore, strict: bool
+) -> None:
+    """And pauses no key."""
+    with PartitionedTopic(pubsub, "orders", store=store) as topic:
+        group = topic.create(4, strict=strict).group("billing").create()
+        others = [Message(b"", None, f"k{number}") for number in range(8)]
+        full = {f"a{number}": "" for number in range(100 - strict)}
+        with pytest.raises(InvalidArgument, match="101 attributes"):
+            topic.publish_many([*others, Message(b"", full, "full")]).result()
+        assert sum(group.backlogs().values()) == 0
+        assert topic.paused_keys() == []
+        topic.publish_many(others).result()
 
 
 def test_one_who_publishes_by_old_routes_finds_out_and_sends_again(pubsub: PubSub, store: SqliteStore) -> None:

@@ -32,6 +32,7 @@ from inorder.pending import Pending
 TERM = "inorder-term"  # the attribute that names the term for which a message was published
 ENTITY = "inorder-key"  # the attribute that names its key, where the ordering key is the partition's
 MAX_HELD = 10_000  # messages that wait for a slot, unless told
+LONGEST_TERM = Term(10**10, 9_999, None)  # as text, longer than any that there will be
 ROUNDS = 10  # of sending what came while the round before was sent, before the table is looked at again
 MAX_COUNTED_KEYS = 100_000  # whose load is known; then all loads are halved, and the least forgotten
 
@@ -112,10 +113,15 @@ class Router:
         parcels = [self._parcel(message) for message in messages]
         batch_of([parcel.message for parcel in parcels])
         routes = self._table.known
+        # And as they will be sent, with all that is added here: refused by the broker, they would pause innocent keys.
+        batch_of([self._stamped(parcel, LONGEST_TERM, routes) for parcel in parcels])
         with self._lock:
             self._check(parcels)
-            to_send = [(parcel, term) for parcel in parcels if (term := self._admit(parcel, routes))]
-            waits = len(to_send) < len(parcels)
+            terms = [self._term_of(parcel, routes) for parcel in parcels]
+            self._check_room(waits := terms.count(None))
+            for parcel, term in zip(parcels, terms, strict=True):
+                self._admit(parcel, term)
+            to_send = [(parcel, term) for parcel, term in zip(parcels, terms, strict=True) if term is not None]
         self._send(to_send, routes)
         if waits:
             self._wake()
@@ -168,25 +174,34 @@ class Router:
         for parcel in parcels:
             if parcel.key in self._paused:
                 raise KeyPaused(parcel.key)
-        if self._held and self._held + len(parcels) > self._max_held:
+
+    def _check_room(self, waits: int) -> None:
+        if waits and self._held + waits > self._max_held:
             raise ResourceExhausted(
-                f"{self._held} messages wait for slots that move, and no more than {self._max_held} may"
+                f"{self._held} messages wait for slots that move, {waits} more would, "
+                f"and no more than {self._max_held} may"
             )
 
-    def _admit(self, parcel: Parcel, routes: Routes) -> Term | None:
-        """For which term to send it; None if it waits."""
+    def _term_of(self, parcel: Parcel, routes: Routes) -> Term | None:
+        """For which term to send it, as all of its key that come with it; None if it waits."""
+        term = routes.open_term(parcel.slot)
+        line = self._lines.get(parcel.key)
+        if line is not None and (line.waiting or line.releasing or (line.unchecked and line.term != term)):
+            return None
+        return term
+
+    def _admit(self, parcel: Parcel, term: Term | None) -> None:
+        """It is under way, for this term, or waits."""
         self._count(parcel.key)
         line = self._lines.get(parcel.key)
         if line is None:
             line = self._lines[parcel.key] = Line()
-        term = routes.open_term(parcel.slot)
-        if term is None or line.waiting or line.releasing or (line.unchecked and line.term != term):
+        if term is None:
             line.waiting.append(parcel)
             self._held += 1
-            return None
-        line.term = term
-        line.unchecked += 1
-        return term
+        else:
+            line.term = term
+            line.unchecked += 1
 
     def _count(self, key: str) -> None:
         self.loads[key] = self.loads.get(key, 0) + 1
