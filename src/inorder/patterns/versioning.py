@@ -136,7 +136,8 @@ class VersionGate:
             check_event_number("version", version, event)
         line = Line(self.first_version) if state is None else state
         if version < line.expected:
-            emit.append((DUPLICATE if version == line.expected - 1 and state is not None else STALE, event))
+            was_applied = version == line.expected - 1 and version >= self.first_version
+            emit.append((DUPLICATE if was_applied else STALE, event))
         elif self.mode == "latest_only":
             emit.append((RELEASED, event))
             return line._replace(expected=version + 1)

@@ -289,10 +289,8 @@ class _Step:
         where = np.flatnonzero(behind)
         codes = self.codes[where]
         if isinstance(self.pattern, VersionGate):
-            # A key that did not exist does so after its first row.
-            exists = self.known[codes].copy()
-            exists[1:] |= codes[1:] == codes[:-1]
-            newest = exists & (self.numbers[where] == self.expected[codes] - 1)
+            numbers = self.numbers[where]
+            newest = (numbers == self.expected[codes] - 1) & (numbers >= self.pattern.first_version)
             fates[where] = np.where(newest, _CODE[DUPLICATE], _CODE[STALE])
             return hard
         hard[list(self.missed)] = True  # its gaps were others when the batch came

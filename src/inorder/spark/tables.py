@@ -6,7 +6,7 @@ for every hole. It tells what the kernel of a stream tells of all rows in one ba
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
@@ -61,7 +61,7 @@ class _Windows:
             earlier = self.line.rowsBetween(Window.unboundedPreceding, -1)
             greatest = F.max(F.when(self.turn, self.number)).over(earlier)
             counted[BEFORE] = F.coalesce(greatest, F.col(FIRST) - 1)
-        told = rows.withColumns(counted).withColumn(FATE, self._fate(self.line))
+        told = rows.withColumns(counted).withColumn(FATE, self._fate())
         if not keep_dropped:
             told = told.where(~F.col(FATE).isin(DUPLICATE, STALE))
         return self._with_gaps(told)
@@ -87,11 +87,10 @@ class _Windows:
             return F.first(F.when(self.good, self.number), ignorenulls=True).over(self.line)
         return F.lit(self.pattern.initial).cast("long")
 
-    def _fate(self, line: WindowSpec) -> Column:
+    def _fate(self) -> Column:
         bad = F.lit(QUARANTINED) if self.invalid == "quarantine" else self._error("cannot be read; see invalid=")
         if isinstance(self.pattern, VersionGate):
-            before = F.sum(self.good.cast("long")).over(line) > 1
-            behind = F.when(before & (self.number == F.col(FIRST) - 1), DUPLICATE).otherwise(STALE)
+            behind = F.lit(STALE)  # it was never applied
             repeated = F.lit(DUPLICATE)
         else:
             again = self._repeated(self.pattern)

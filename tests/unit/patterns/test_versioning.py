@@ -49,6 +49,13 @@ def test_the_next_version_is_applied_the_stale_one_ignored_and_the_future_one_pa
     assert EVERY.on_message(at_five, ("p", 7), 0).emit == ((PARKED, ("p", 7)),)
 
 
+@pytest.mark.parametrize("order", [(3, 0), (0, 3, 0), (0, 1, 0)])
+def test_a_version_below_the_first_was_never_applied_so_it_is_no_duplicate(order: tuple[int, ...]) -> None:
+    """Also if the entity is known, because a future version of it is parked."""
+    told = [fate for _, fate, event in fold(EVERY, updates(order)).emit if event[1] == 0]
+    assert told == [STALE] * order.count(0)
+
+
 def test_versions_are_applied_one_by_one_in_whatever_order_they_come() -> None:
     """ordering-in-event-driven-systems Entity versioning: on the brute-force model, each version once, in order."""
     for history in ((1, 2, 3, 4, 5), (1, 2, 2, 3), (2, 3, 4), (1, 3, 4), (1, 1, 1)):
