@@ -19,7 +19,7 @@ from inorder.patterns.step import (
     STALE,
     Batch,
     Event,
-    Fate,
+    Outcome,
     Step,
     check_event,
     check_event_number,
@@ -45,7 +45,8 @@ class IndependentFields:
 
     `owns` says which fields each event type writes; a field that two of them own is refused, with both names.
     Within a field the greatest time wins, and of two values of one time the one with the greater digest. `derived`
-    are functions over the fields that are there, called by `read` and never stored.
+    are functions over the fields that are there, called by `read` and never stored. An event is released with the
+    fields of it that won, so that whoever writes these to a row of his own has that row.
     """
 
     owns: Mapping[str, Collection[str]]
@@ -67,10 +68,10 @@ class IndependentFields:
         object.__setattr__(self, "_owner", owner)
 
     def on_message(self, state: Fields | None, event: Event, now_us: int) -> Step[Fields]:
-        """One event: `released` if it changed a field."""
+        """One event: `released` if it changed a field, with the fields that it changed."""
         check_event(event, 4)
-        fate, after = self._merge(state or {}, event)
-        return Step(after, ((fate, event),))
+        outcome, after = self._merge(state or {}, event)
+        return Step(after, (outcome,))
 
     def on_messages(self, states: Mapping[str, Fields], events: Iterable[Event], now_us: int) -> Batch[Fields]:
         """As `on_message` for each of them in turn."""
@@ -79,8 +80,8 @@ class IndependentFields:
             key = event[0]
             check_event(event, 4)
             before = batch.states.get(key) or states.get(key) or {}
-            fate, after = self._merge(before, event)
-            batch.emit.append((fate, event))
+            outcome, after = self._merge(before, event)
+            batch.emit.append(outcome)
             if after is not before:
                 batch.states[key] = after
         return batch
@@ -105,7 +106,7 @@ class IndependentFields:
             raise ForeignState(self.STATE, "not a dict of fields")
         return fields
 
-    def _merge(self, before: Fields, event: Event) -> tuple[Fate, Fields]:
+    def _merge(self, before: Fields, event: Event) -> tuple[Outcome, Fields]:
         _, event_type, time, fields = event[:4]
         if not isinstance(event_type, str) or event_type not in self.owns:
             raise InvalidEvent(f"event type: one of {', '.join(map(repr, self.owns))}, not {event_type!r}", event)
@@ -125,12 +126,20 @@ class IndependentFields:
                 newer[name] = (time, value)
             seen += compared == 0
         if newer:
-            return RELEASED, {**before, **newer}
-        return (DUPLICATE if seen == len(fields) else STALE), before
+            return (RELEASED, _with_fields(event, newer)), {**before, **newer}
+        return (DUPLICATE if seen == len(fields) else STALE, event), before
 
     def _not_owned(self, name: object, event_type: str) -> str:
         owner = f"of {self._owner[name]!r}" if isinstance(name, str) and name in self._owner else "of nobody"
         return f"field {name!r}: not one of {event_type!r}, but {owner}"
+
+
+def _with_fields(event: Event, newer: Fields) -> Event:
+    """The event with the fields that won: whoever wrote the others too would undo what is newer."""
+    if len(newer) == len(event[3]):
+        return event
+    make = getattr(event, "_make", tuple)  # of a tuple with names
+    return make((*event[:3], {name: value for name, (_, value) in newer.items()}, *event[4:]))
 
 
 def _compared(time: int, value: Any, known: tuple[int, Any] | None) -> int:

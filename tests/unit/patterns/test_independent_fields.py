@@ -43,6 +43,29 @@ def test_every_order_of_events_gives_the_same_read_model() -> None:
         assert read(order) == {"o": expected}
 
 
+def test_who_writes_what_is_released_has_the_same_row_for_every_order_of_events() -> None:
+    """So an event that won by one field and lost by another is released with the first only."""
+    events = [
+        ("o", "OrderPlaced", 1, {"placed_at": 1, "customer": "ann"}),
+        ("o", "OrderPlaced", 2, {"customer": "bob"}),
+        ("o", "OrderPlaced", 3, {"placed_at": 3}),
+    ]
+    for order in permutations(events):
+        row: dict[str, Any] = {}
+        for *_, fields in fold(ORDER, order).applied():
+            row.update(fields)
+        assert row == {"placed_at": 3, "customer": "bob"}
+
+
+def test_an_event_that_lost_some_fields_is_the_same_otherwise() -> None:
+    later = fold(ORDER, [("o", "OrderPlaced", 2, {"customer": "bob"})]).states
+    plain = ("o", "OrderPlaced", 1, {"placed_at": 1, "customer": "ann"}, "carried along")
+    assert fold(ORDER, [plain], states=later).applied() == [("o", "OrderPlaced", 1, {"placed_at": 1}, "carried along")]
+    named = fold(ORDER, [FieldsWritten(*plain[:4])], states=later).applied()[0]
+    assert (type(named), named.fields) == (FieldsWritten, {"placed_at": 1})
+    assert plain[3] == {"placed_at": 1, "customer": "ann"}
+
+
 def test_the_status_is_derived_on_read_by_comparing_timestamps() -> None:
     """ordering-in-event-driven-systems Independent updates: no status is stored, all timestamps are kept."""
     paid = ("o", "OrderPaid", 2, {"paid_at": 2})
