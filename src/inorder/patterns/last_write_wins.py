@@ -1,8 +1,9 @@
 """Last write wins: of all writes to a key the greatest stays, in whatever order they come.
 
-Reads `(key, time, producer, value, …)` of an event; a value of None deletes. The order is total: time, producer,
-a delete before an update of the same moment, content. So replicas that saw the same writes agree, and a tie never
-depends on who came first. The state is a `Newest`, which has no value: that is written where `released` says so.
+Reads `(key, time, producer, value, …)` of an event; a value of None deletes. The order is total: time, producer, and
+of the same moment a delete beats an update, and then content decides. So replicas that saw the same writes agree, and
+a tie never depends on who came first. The state is a `Newest`, which has no value: that is written where `released`
+says so.
 """
 
 from __future__ import annotations
