@@ -98,7 +98,9 @@ class Pending(Generic[T]):
         def finished(done: Pending[T]) -> None:
             try:
                 after = follow(done.result())
-            except BaseException as error:  # whatever it is, somebody waits for it
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever else it is, somebody waits for it
                 followed.set_exception(error)
             else:
                 after.add_done_callback(lambda last: followed._settle_by(last.result))
@@ -141,7 +143,9 @@ class Pending(Generic[T]):
     def _settle_by(self, call: Callable[[], T]) -> None:
         try:
             value = call()
-        except BaseException as error:  # whatever it is, somebody waits for it
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever else it is, somebody waits for it
             self.set_exception(error)
         else:
             self.set_result(value)

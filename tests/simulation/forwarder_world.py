@@ -27,7 +27,7 @@ ACK_DEADLINE = 10
 REFUSED = b"refused"  # data that the target does not take
 
 
-class Died(BaseException):
+class Died(KeyboardInterrupt):  # which nobody takes for an error of his own
     """The process of the forwarder is no more."""
 
 

@@ -46,7 +46,7 @@ OPTIONS = SubscriptionOptions(
 )
 
 
-class Crash(BaseException):
+class Crash(KeyboardInterrupt):  # which nobody takes for an error of his own
     """The one who is at work is no more."""
 
 
