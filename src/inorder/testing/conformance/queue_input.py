@@ -97,7 +97,7 @@ BAD_OPTIONS: list[tuple[Any, list[str]]] = [
     ({"flow_control": {"max_messages": 0}}, ["flow_control", "max_messages", "at least 1", "0"]),
     ({"flow_control": {"max_bytes": 1.5}}, ["flow_control", "max_bytes", "1.5"]),
     ({"message_retention_duration": 0}, ["message_retention_duration", "above 0", "not 0"]),
-    ({"message_retention_duration": 31 * 86_400 + 1}, ["message_retention_duration", "2.6784e+06", "2678401"]),
+    ({"message_retention_duration": 31 * 86_400 + 1}, ["message_retention_duration", "2678400", "2678401"]),
     ({"queue_limits": {"max_messages": 0}}, ["queue_limits", "max_messages", "at least 1", "0"]),
     ({"queue_limits": {"max_bytes": -1}}, ["queue_limits", "max_bytes", "-1"]),
     ({"queue_limits": {"when_full": "explode"}}, ["queue_limits", "when_full", "'drop'", "'explode'"]),
