@@ -117,6 +117,25 @@ def test_what_was_not_answered_goes_again_under_its_number_once_all_has_come_bac
     assert [answer.result() for answer in answers] == [["id-a1"], ["id-a2"], ["id-a3"]]
 
 
+def test_a_request_keeps_its_number_although_the_one_behind_it_was_answered_meanwhile() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    answers = [publish(outlet, text) for text in ("a1", "a2", "a3")]
+    for one in server.take(3):
+        one.fail(Unavailable("cut"))  # all were stored before that
+    first, second, third = server.take(3)
+    first.fail(Unavailable("not connected yet"))
+    second.store()
+    third.fail(Unavailable("cut"))
+    answers.append(publish(outlet, "a4"))
+    again = server.take(3)
+    assert [one.texts for one in again] == [["a1"], ["a3"], ["a4"]]
+    assert numbers(again) == [0, 2, 3]
+    for one in again:
+        one.store()
+    assert [answer.result() for answer in answers] == [[f"id-a{number}"] for number in range(1, 5)]
+
+
 def test_behind_a_batch_that_is_refused_its_keys_fail_and_others_go_on_under_another_name() -> None:
     server = Server()
     outlet = outlet_of(server)

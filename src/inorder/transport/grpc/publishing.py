@@ -75,7 +75,7 @@ class Request:
     def __init__(self, parts: Sequence[Handed], raw: bytes) -> None:
         self.parts = parts
         self.raw = raw
-        self.number = 0
+        self.number: int | None = None  # in its epoch, from when it is sent first: the same however often it goes
         self.travels = False
         self.error: InorderError | None = None  # what it came back with
         self.cancel: Callable[[], object] = lambda: None
@@ -132,6 +132,8 @@ class Outlet:
         self._producer = self._name or uuid.uuid4().hex
         self._epoch = 0 if self._name is None else None
         self._next = 0
+        for request in self._under_way:
+            request.number = None
 
     def _open(self) -> None:
         """Ask for an epoch; what waits is sent when it is there."""
@@ -200,7 +202,9 @@ class Outlet:
 
     def _begin(self, request: Request) -> Callable[[], None]:
         """Send a request, with the lock held, or it could be overtaken; returns what is to be done without it."""
-        request.number, self._next = self._next, self._next + 1
+        if request.number is None:
+            # Only then: it, and what is behind it, may have been stored under the number that it has.
+            request.number, self._next = self._next, self._next + 1
         request.travels = True
         answer, request.cancel = self._calls.begin(PUBLISH, request.raw, None, self._metadata(request))
         return partial(answer.add_done_callback, partial(self._answered, request))
@@ -247,7 +251,6 @@ class Outlet:
                 error = self._under_way[0].error
                 if self._calls.worth_repeating(error) and not self._too_long():
                     pause = pause_after(error, self._pauses) if self._may_wait or isinstance(error, Busy) else 0.0
-                    self._next = self._under_way[0].number  # the same numbers again: some may have been stored
                 else:
                     failed = self._give_up(error)
         for part, why in failed:
