@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 from google.pubsub_v1.types import pubsub
@@ -16,10 +17,13 @@ from inorder.errors import (
     Unauthenticated,
     Unavailable,
 )
-from inorder.message import Message, batch_of
+from inorder.message import Batch, Message, batch_of
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.transport.address import Address
 from inorder.transport.grpc.publishing import MAX_UNDER_WAY, Outlet
+from inorder.transport.grpc.transport import GrpcTransport
+from inorder.transport.grpc.transport import Server as Described
 
 PATIENCE_SECONDS = 30
 
@@ -229,3 +233,57 @@ def test_what_waits_for_room_is_asked_again_not_to_wait() -> None:
     assert (again.attempt.number, again.attempt.now) == (0, True)
     again.store()
     assert answer.result() == ["id-a1"]
+
+
+class Undescribed(GrpcTransport):
+    """A client whose server says what it is when the test does: itself, with one outlet that notes what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__(Address("localhost:1"))
+        self.described: Pending[Described] = Pending()
+        self.published: list[str] = []
+        self.meanwhile = ""  # what another thread publishes while the outlet takes the first batch
+        self.waits = True
+
+    def _described(self) -> Pending[Described]:
+        return self.described
+
+    def say(self) -> None:
+        self.described.set_result(cast(Described, SimpleNamespace(outlet=lambda topic: self._noting())))
+
+    def _noting(self) -> Outlet:
+        return cast(Outlet, SimpleNamespace(publish=self._note, stop_waiting=lambda: setattr(self, "waits", False)))
+
+    def _note(self, batch: Batch) -> Pending[list[str]]:
+        self.published += [data.decode() for data in batch[1]]
+        if self.meanwhile:
+            text, self.meanwhile = self.meanwhile, ""
+            self.put(text)
+        return Pending.of([f"id-{data.decode()}" for data in batch[1]])
+
+    def put(self, text: str) -> Pending[list[str]]:
+        return self.publish("orders", batch_of([Message(text.encode(), ordering_key="a")]))
+
+
+def test_what_is_published_before_the_server_is_known_is_not_overtaken() -> None:
+    client = Undescribed()
+    answers = [client.put(text) for text in ("a1", "a2", "a3")]
+    client.meanwhile = "a4"
+    client.say()
+    client.put("a5")
+    assert client.published == ["a1", "a2", "a3", "a4", "a5"]
+    assert [answer.result() for answer in answers] == [["id-a1"], ["id-a2"], ["id-a3"]]
+    client.close()
+
+
+def test_what_was_published_before_a_server_could_not_be_reached_fails_and_what_comes_later_goes_on() -> None:
+    client = Undescribed()
+    early = [client.put(text) for text in ("a1", "a2")]
+    first, client.described = client.described, Pending()
+    first.set_exception(Unavailable("not there"))
+    assert [type(answer.exception()) for answer in early] == [Unavailable, Unavailable]
+    later = client.put("a3")
+    client.stop_waiting()
+    client.say()
+    assert (later.result(), client.published, client.waits) == (["id-a3"], ["a3"], False)
+    client.close()

@@ -19,6 +19,7 @@ from inorder.transport import Deliveries
 from inorder.transport.address import Address
 from inorder.transport.grpc import channel
 from inorder.transport.grpc.calls import Calls, UnknownCall
+from inorder.transport.grpc.outlets import Outlets
 from inorder.transport.grpc.own import DESCRIBE, OwnServer
 from inorder.transport.grpc.publishing import Outlet
 
@@ -80,8 +81,7 @@ class GrpcTransport:
         self._calls = Calls(self._channel, target.timeout_seconds)
         self._lock = threading.Lock()
         self._server: Pending[Server] | None = None
-        self._outlets: dict[str, Outlet] = {}
-        self._may_wait = True
+        self._outlets = Outlets(lambda topic: self._with_server(lambda server: Pending.of(server.outlet(topic))))
         self._closed = False
 
     def _with_server(self, call: Callable[[Server], Pending[T]]) -> Pending[T]:
@@ -156,25 +156,10 @@ class GrpcTransport:
     def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
         if not batch[0]:
             return Pending.of([])
-        outlet = self._outlets.get(topic)
-        if outlet is not None:
-            return outlet.publish(batch)
-        return self._with_server(lambda server: self._outlet(server, topic).publish(batch))
-
-    def _outlet(self, server: Server, topic: str) -> Outlet:
-        with self._lock:
-            if topic not in self._outlets:
-                self._outlets[topic] = server.outlet(topic)
-                if not self._may_wait:
-                    self._outlets[topic].stop_waiting()
-            return self._outlets[topic]
+        return self._outlets.publish(topic, batch)
 
     def stop_waiting(self) -> None:
-        with self._lock:
-            self._may_wait = False
-            outlets = [*self._outlets.values()]
-        for outlet in outlets:
-            outlet.stop_waiting()
+        self._outlets.stop_waiting()
 
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         return self._with_server(lambda server: server.pull(subscription, max_messages, on_gap))
