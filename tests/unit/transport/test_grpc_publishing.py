@@ -1,7 +1,7 @@
 """Requests to one topic: their order, their numbers, and what becomes of those behind one that failed."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -83,6 +83,25 @@ def publish(outlet: Outlet, *texts: str) -> Pending[list[str]]:
     return outlet.publish(batch_of([Message(text.encode(), ordering_key=text[0]) for text in texts]))
 
 
+class Meanwhile(list[Any]):
+    """A column during whose reading something else happens, once."""
+
+    def __init__(self, column: Any, event: Callable[[], object]) -> None:
+        super().__init__(column)
+        self._event = event
+
+    def __iter__(self) -> Iterator[Any]:
+        event, self._event = self._event, lambda: None
+        event()
+        return super().__iter__()
+
+
+def publish_meanwhile(outlet: Outlet, text: str, event: Callable[[], object]) -> Pending[list[str]]:
+    """As `publish`; the event is when the request is being made."""
+    keys, data, attributes, sizes = batch_of([Message(text.encode(), ordering_key=text[0])])
+    return outlet.publish((keys, data, Meanwhile(attributes, event), sizes))
+
+
 def numbers(requests: list[Sent]) -> list[int]:
     return [one.attempt.number for one in requests]
 
@@ -157,6 +176,35 @@ def test_behind_a_batch_that_is_refused_its_keys_fail_and_others_go_on_under_ano
     assert isinstance(same_key.exception(), KeyPaused)
     assert isinstance(mixed.exception(), TopicNotFound), "c1 has no key that is paused"
     assert other_key.result() == ["id-b1"]
+
+
+def test_a_request_that_is_being_made_fails_with_the_one_before_it() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    refused = publish(outlet, "a1")
+    [first] = server.take(1)
+    behind = publish_meanwhile(outlet, "a2", lambda: first.fail(TopicNotFound("orders")))
+    other_key = publish(outlet, "b1")
+    assert isinstance(refused.exception(), TopicNotFound)
+    assert isinstance(behind.exception(0), KeyPaused)
+    [sent] = server.take(1)
+    assert (sent.texts, sent.attempt.number) == (["b1"], 0)
+    sent.store()
+    assert other_key.result() == ["id-b1"]
+
+
+def test_a_request_that_is_being_made_while_others_go_again_goes_behind_them_once() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    outlet.stop_waiting()  # so that nothing pauses before it goes again
+    publish(outlet, "a1")
+    [first] = server.take(1)
+    answer = publish_meanwhile(outlet, "a2", lambda: first.fail(Unavailable("cut")))
+    again = server.take(2)
+    assert ([one.texts for one in again], numbers(again)) == ([["a1"], ["a2"]], [0, 1])
+    for one in again:
+        one.store()
+    assert (answer.result(), server.sent) == (["id-a2"], [])
 
 
 @pytest.mark.parametrize("error", [Unavailable("cut"), Unauthenticated("The token is no longer valid.")])

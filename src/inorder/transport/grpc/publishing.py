@@ -72,9 +72,9 @@ class Request:
 
     __slots__ = ("cancel", "error", "number", "parts", "raw", "travels")
 
-    def __init__(self, parts: Sequence[Handed], raw: bytes) -> None:
+    def __init__(self, parts: Sequence[Handed], raw: bytes | None) -> None:
         self.parts = parts
-        self.raw = raw
+        self.raw = raw  # None while it is being made
         self.number: int | None = None  # in its epoch, from when it is sent first: the same however often it goes
         self.travels = False
         self.error: InorderError | None = None  # what it came back with
@@ -172,22 +172,26 @@ class Outlet:
                 full = len(self._under_way) >= (MAX_UNDER_WAY if self._once else 1)
                 if self._sending or self._stalled or full or not self._waiting:
                     return
-                if self._epoch is not None:
-                    self._sending = True
-                    parts = self._together()
-                else:
-                    parts = []
-            if not parts:
+                request = self._collected() if self._epoch is not None else None
+            if request is None:
                 self._open()
                 return
-            request = Request(parts, publish_request(self._resource, [part.batch for part in parts]))
+            raw = publish_request(self._resource, [part.batch for part in request.parts])
             with self._lock:
                 self._sending = False
-                self._under_way.append(request)
+                request.raw = raw
                 if self._stalled:  # it goes with the others
                     return
-                begun = self._begin(request)
+                # It is not there if it had to fail with what was before it.
+                begun = self._begin(request, raw) if request in self._under_way else lambda: None
             begun()
+
+    def _collected(self) -> Request:
+        """What goes next. It is under way while it is being made: when others fail, it must be found there."""
+        self._sending = True
+        request = Request(self._together(), None)
+        self._under_way.append(request)
+        return request
 
     def _together(self) -> list[Handed]:
         parts = [self._waiting.popleft()]
@@ -200,13 +204,13 @@ class Outlet:
             parts.append(self._waiting.popleft())
         return parts
 
-    def _begin(self, request: Request) -> Callable[[], None]:
+    def _begin(self, request: Request, raw: bytes) -> Callable[[], None]:
         """Send a request, with the lock held, or it could be overtaken; returns what is to be done without it."""
         if request.number is None:
             # Only then: it, and what is behind it, may have been stored under the number that it has.
             request.number, self._next = self._next, self._next + 1
         request.travels = True
-        answer, request.cancel = self._calls.begin(PUBLISH, request.raw, None, self._metadata(request))
+        answer, request.cancel = self._calls.begin(PUBLISH, raw, None, self._metadata(request))
         return partial(answer.add_done_callback, partial(self._answered, request))
 
     def _metadata(self, request: Request) -> Metadata:
@@ -306,7 +310,9 @@ class Outlet:
             ready = self._epoch is not None
             if ready:
                 self._stalled = False
-                begun = [self._begin(request) for request in self._under_way]
+                # The last may still be made: it is sent by whoever makes it.
+                ready_made = [(request, request.raw) for request in self._under_way]
+                begun = [self._begin(request, raw) for request, raw in ready_made if raw is not None]
         if not ready:
             self._open()
             return
