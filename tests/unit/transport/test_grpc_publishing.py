@@ -21,6 +21,7 @@ from inorder.message import Batch, Message, batch_of
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.transport.address import Address
+from inorder.transport.grpc.calls import Busy
 from inorder.transport.grpc.publishing import MAX_UNDER_WAY, Outlet
 from inorder.transport.grpc.transport import GrpcTransport
 from inorder.transport.grpc.transport import Server as Described
@@ -58,7 +59,7 @@ class Server:
         return answer, lambda: None
 
     def worth_repeating(self, error: BaseException | None) -> bool:
-        return type(error) is Unavailable
+        return type(error) in (Unavailable, Busy)
 
     def take(self, count: int) -> list[Sent]:
         """The next requests, as soon as there are so many."""
@@ -231,6 +232,46 @@ def test_what_may_have_been_stored_is_not_sent_again_under_another_name(error: I
     for one in sent:
         one.store()
     assert (not_sent.result(), later[0].result()) == (["id-d1"], ["id-e1"])
+
+
+def in_doubt_together(server: Server, outlet: Outlet) -> tuple[list[Pending[list[str]]], list[Sent]]:
+    """Two batches in one request and one in the next, each sent again because its answer was lost."""
+    [publish(outlet, f"x{number}") for number in range(MAX_UNDER_WAY)]
+    under_way = server.take(MAX_UNDER_WAY)
+    answers = [publish(outlet, "a1"), publish(outlet, "b1")]
+    under_way[0].store()
+    [together] = server.take(1)
+    answers.append(publish(outlet, "c1"))
+    for one in under_way[1:]:
+        one.store()
+    [behind] = server.take(1)
+    server.timeout_seconds = 0.0  # it is tried again, and once more is too long
+    for one in (together, behind):
+        one.fail(Unavailable("cut"))
+    return answers, server.take(2)
+
+
+def test_what_may_have_been_stored_stays_in_doubt_when_the_server_then_has_no_time() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    answers, again = in_doubt_together(server, outlet)
+    for one in again:
+        one.fail(Busy("too many requests", 0.0))
+    assert [type(answer.exception(PATIENCE_SECONDS)) for answer in answers] == [Unavailable] * 3
+    assert not server.sent
+
+
+def test_doubt_ends_when_the_server_refuses_what_it_would_have_known_if_it_had_stored_it() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    answers, again = in_doubt_together(server, outlet)
+    again[0].fail(QueueFull("worker", "1 message"))
+    again[1].fail(Unavailable("cut"))
+    alone = server.take(3)
+    assert [one.texts for one in alone] == [["a1"], ["b1"], ["c1"]]
+    for one in alone:
+        one.store()
+    assert [answer.result() for answer in answers] == [["id-a1"], ["id-b1"], ["id-c1"]]
 
 
 def test_of_batches_that_are_refused_together_each_is_tried_alone() -> None:

@@ -15,14 +15,17 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from inorder.errors import (
     InorderError,
+    InvalidArgument,
     KeyPaused,
     NotFound,
     OutOfSequence,
     PermissionDenied,
     ProducerFenced,
+    QueueFull,
     TopicNotFound,
     Unauthenticated,
     Unavailable,
@@ -47,6 +50,9 @@ MAX_UNDER_WAY = 3  # one is made, one travels, one is stored; more of them would
 # After these nobody knows whether a request was stored: its answer was lost, or its token was revoked meanwhile.
 _DOUBTFUL = (Unavailable, Unauthenticated, PermissionDenied)
 
+# With these a server refuses the request as such, or has looked for an earlier try of it: then it was not stored.
+_NOT_STORED = (InvalidArgument, NotFound, QueueFull)
+
 
 class Handed:
     """A batch that was handed over, and who waits for its ids."""
@@ -67,10 +73,14 @@ class Handed:
         return all(key in keys for key in self.batch[0])
 
 
+Failed: TypeAlias = tuple[Handed, BaseException]
+"""A batch, and why it fails."""
+
+
 class Request:
     """What is sent in one go, until it is answered."""
 
-    __slots__ = ("cancel", "error", "number", "parts", "raw", "travels")
+    __slots__ = ("cancel", "doubt", "error", "number", "parts", "raw", "travels")
 
     def __init__(self, parts: Sequence[Handed], raw: bytes | None) -> None:
         self.parts = parts
@@ -78,6 +88,7 @@ class Request:
         self.number: int | None = None  # in its epoch, from when it is sent first: the same however often it goes
         self.travels = False
         self.error: InorderError | None = None  # what it came back with
+        self.doubt: InorderError | None = None  # since it came back with this, nobody knows whether it was stored
         self.cancel: Callable[[], object] = lambda: None
 
 
@@ -133,7 +144,7 @@ class Outlet:
         self._epoch = 0 if self._name is None else None
         self._next = 0
         for request in self._under_way:
-            request.number = None
+            request.number = request.doubt = None  # whoever is in doubt is not sent under another name
 
     def _open(self) -> None:
         """Ask for an epoch; what waits is sent when it is there."""
@@ -231,6 +242,7 @@ class Outlet:
             request.travels = False
             if isinstance(error, InorderError):
                 request.error = error
+                request.doubt = error if isinstance(error, _DOUBTFUL) else request.doubt
                 self._stalled = True
             else:
                 self._under_way.remove(request)
@@ -248,7 +260,7 @@ class Outlet:
 
     def _recover(self) -> None:
         """All has come back: what was not stored goes again, in order, except for what must not."""
-        failed: list[tuple[Handed, BaseException]] = []
+        failed: list[Failed] = []
         pause = 0.0
         with self._lock:
             if self._under_way:
@@ -269,28 +281,34 @@ class Outlet:
         self._failing_since = self._failing_since or now
         return now - self._failing_since > self._calls.timeout_seconds
 
-    def _give_up(self, error: InorderError | None) -> list[tuple[Handed, BaseException]]:
+    def _give_up(self, error: InorderError | None) -> list[Failed]:
         """The first was refused, and nothing after it was stored; or nobody knows. Returns what fails, and why."""
         if isinstance(error, ProducerFenced):
             self._fenced = error
             return [(part, error) for part in self._all_parts()]
-        self._begin_anew()
         self._failing_since, self._pauses = None, pauses()
         if error is None or (isinstance(error, OutOfSequence) and self._once):
+            self._begin_anew()
             return []  # the topic is another one, or we were silent for too long: all of it goes again
         refused = self._under_way.popleft()
-        doubtful = isinstance(error, _DOUBTFUL)
-        if len(refused.parts) > 1 and not doubtful:
+        if refused.doubt is not None and not isinstance(error, _NOT_STORED):
+            # So is what was sent behind it: under the new name it might be stored once more.
+            in_doubt = [refused, *(request for request in self._under_way if request.doubt is not None)]
+            self._under_way = deque(request for request in self._under_way if request not in in_doubt)
+            self._begin_anew()
+            return self._with_those_behind(
+                [(part, request.doubt or error) for request in in_doubt for part in request.parts], refused.doubt
+            )
+        self._begin_anew()
+        if len(refused.parts) > 1:
             # One of the batches was meant: each by itself tells which.
             alone = [Request([part], publish_request(self._resource, [part.batch])) for part in refused.parts]
             self._under_way.extendleft(reversed(alone))
             return []
-        failed = [(part, error) for part in refused.parts]
-        if doubtful:
-            # So is what was sent behind it: under the new name it might be stored once more.
-            lost = [request for request in self._under_way if isinstance(request.error, _DOUBTFUL)]
-            failed += [(part, request.error or error) for request in lost for part in request.parts]
-            self._under_way = deque(request for request in self._under_way if request not in lost)
+        return self._with_those_behind([(part, error) for part in refused.parts], error)
+
+    def _with_those_behind(self, failed: list[Failed], error: InorderError) -> list[Failed]:
+        """What fails, and what cannot be stored any more because one of its keys did."""
         keys = {key for part, _ in failed for key in part.batch[0] if key}
         behind = [part for request in self._under_way for part in request.parts]
         left = [part for part in behind if not part.any_of(keys)]
