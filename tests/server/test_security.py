@@ -1,5 +1,6 @@
 """Who may call, and what: TLS, tokens, rights, and tokens that are taken away."""
 
+import asyncio
 import hmac
 import logging
 import os
@@ -18,12 +19,14 @@ from google.pubsub_v1.types import pubsub, schema
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from inorder.clock import SYSTEM_CLOCK
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.options import SubscriptionOptions
 from inorder.protocol import inorder_v1_pb2
+from inorder.server.security.guard import Guard
 from inorder.server.security.options import Security
 from inorder.server.security.rights import RULES, needed
-from inorder.server.security.tokens import new_token, read
+from inorder.server.security.tokens import TokenFile, new_token, read
 
 from .certificates import Authority
 from .clients import SUBSCRIPTION, TOPIC, Stream, StreamingPullRequest
@@ -375,7 +378,8 @@ def test_a_broken_file_keeps_the_tokens_in_force_and_the_log_says_so(
     server: Running, tokens: Tokens, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = tokens.path.read_text()
-    for broken in ("[[tokens", '[[tokens]]\nname = "x"\n', before + before):
+    beyond_python = ("x = " + "[" * 3_000, "x = " + "1" * 5_000, before + "publish = 0x" + "f" * 5_000)
+    for broken in ("[[tokens", '[[tokens]]\nname = "x"\n', before + before, *beyond_python):
         caplog.clear()
         tokens.write(broken)
         server.run(_look_again(server))
@@ -390,6 +394,27 @@ def test_a_broken_file_keeps_the_tokens_in_force_and_the_log_says_so(
     tokens.add("late", admin=["*"])
     server.run(_look_again(server))
     ask(server.channel(), tokens.secrets["late"], SUBSCRIBER, "GetSubscription", _get())
+
+
+def test_looking_at_the_tokens_goes_on_after_an_error(tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
+    async def looked_twice() -> None:
+        looks, again = 0, asyncio.Event()
+
+        class Faulty(TokenFile):
+            def look_again(self) -> None:
+                nonlocal looks
+                looks += 1
+                if looks == 1:
+                    raise RuntimeError("nobody thought of this")
+                again.set()
+
+        guard = Guard(Faulty(tokens.path, "shop", SYSTEM_CLOCK), look_seconds=0)
+        task = asyncio.create_task(guard.run())
+        await asyncio.wait_for(again.wait(), 30)
+        task.cancel()
+
+    asyncio.run(looked_twice())
+    assert "looking at the tokens failed, and is tried again" in caplog.text
 
 
 def test_a_token_is_good_until_it_expires(serve: Serve, tokens: Tokens) -> None:

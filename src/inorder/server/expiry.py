@@ -5,7 +5,6 @@ Use is a pull, an open stream or an answer. It is remembered in memory: a server
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -13,6 +12,7 @@ from inorder.broker import MessageQueue
 from inorder.clock import MICROSECONDS
 from inorder.errors import InorderError
 from inorder.server.admin import Admin
+from inorder.server.chores import now_and_then
 from inorder.server.desks import Desks
 from inorder.server.names import Names
 from inorder.server.resources import expiration_seconds
@@ -36,9 +36,7 @@ class Expiry:
         self._started_us = broker.clock.now_us()
 
     async def run(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            await self.delete_overdue()
+        await now_and_then(CHECK_SECONDS, "deleting what has expired", self.delete_overdue)
 
     async def delete_overdue(self) -> None:
         for name in self._overdue(self._broker.clock.now_us()):

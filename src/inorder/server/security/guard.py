@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from inorder.server.chores import now_and_then
 from inorder.server.gates import Method, Served
 from inorder.server.security.rights import OPEN, RULES, Needed, needed
 from inorder.server.security.tokens import MAX_TOKEN_LENGTH, Token, TokenFile
@@ -87,9 +88,10 @@ class Guard:
 
     async def run(self) -> None:
         """Look at the file now and then."""
-        while True:
-            await asyncio.sleep(self._look_seconds)
-            self.look_again()
+        await now_and_then(self._look_seconds, "looking at the tokens", self._look)
+
+    async def _look(self) -> None:
+        self.look_again()
 
     def look_again(self) -> None:
         """Know what the file says, and end what it does not allow any more."""

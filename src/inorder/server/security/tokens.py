@@ -117,9 +117,13 @@ class TokenFile:
 def read(path: Path, project: str) -> Tokens:
     """The tokens of a file. A name without a project is in the server's own."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return _read(path, project)
+    except (ValueError, RecursionError) as error:  # no TOML, or numbers and lists in lists beyond what Python takes
         raise InvalidArgument(f"{path}: {error}") from None
+
+
+def _read(path: Path, project: str) -> Tokens:
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
     entries = tables.pop("tokens", [])
     if tables or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InvalidArgument(f"{path}: write [[tokens]], once for each, and nothing else")
