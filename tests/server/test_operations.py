@@ -219,6 +219,18 @@ def test_health_says_serving_and_not_serving_once_the_server_stops(server: Runni
     stopping.join()
 
 
+def test_a_question_about_health_that_is_no_message_is_an_invalid_argument(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    check = server.channel().unary_unary("/grpc.health.v1.Health/Check")
+    watch = server.channel().unary_stream("/grpc.health.v1.Health/Watch")
+    for ask in (check, lambda *raw, **options: next(watch(*raw, **options))):
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(b"\xff\xff", timeout=30)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.records  # or anybody could fill the log
+
+
 def test_health_of_a_service_that_is_not_there_is_not_found(server: Running) -> None:
     check = server.channel().unary_unary("/grpc.health.v1.Health/Check")
     with pytest.raises(grpc.RpcError) as raised:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2
 
-from inorder.server.status import Context, abort, shutting_down
+from inorder.server.status import Context, Refusal, server_stream, shutting_down, unary
 
 HEALTH: str = health.SERVICE_NAME
 _Response = health_pb2.HealthCheckResponse
@@ -26,10 +26,10 @@ class Health:
 
     def handlers(self) -> Mapping[str, Any]:
         """The calls, for gRPC."""
-        read, write = health_pb2.HealthCheckRequest.FromString, _Response.SerializeToString
+        request = health_pb2.HealthCheckRequest
         return {
-            "Check": grpc.unary_unary_rpc_method_handler(self._check, read, write),
-            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, read, write),
+            "Check": grpc.unary_unary_rpc_method_handler(unary(request, self._check)),
+            "Watch": grpc.unary_stream_rpc_method_handler(server_stream(request, self._watch)),
         }
 
     def serve(self, services: Iterable[str]) -> None:
@@ -57,17 +57,17 @@ class Health:
     async def _check(self, request: Any, context: Context) -> Any:
         status = self._status(request.service)
         if status == _Response.SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {request.service[:100]!r}.")
+            raise Refusal(grpc.StatusCode.NOT_FOUND, f"There is no service {request.service[:100]!r}.")
         return _Response(status=status)
 
-    async def _watch(self, request: Any, context: Context) -> None:
+    async def _watch(self, request: Any, context: Context) -> AsyncIterator[Any]:
         told: int | None = None
         while True:
             changed = self._changed
             if (status := self._status(request.service)) != told:
-                await context.write(_Response(status=status))
+                yield _Response(status=status)
                 told = status
             elif self._closed:
-                await abort(context, shutting_down())
+                raise shutting_down()
             else:
                 await changed.wait()
