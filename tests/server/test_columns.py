@@ -372,6 +372,14 @@ def test_a_part_is_no_path_to_other_files(server: Running, ours: Extensions, par
             call(topic=TOPIC, writer="w", epoch=0, parts=[part])
 
 
+def test_a_part_that_is_named_twice_is_refused_and_can_still_be_committed(server: Running, ours: Extensions) -> None:
+    part, other = staged(ours, "a1"), staged(ours, "b1")
+    with pytest.raises(InvalidArgument, match="parts: each of them once"):
+        commit(ours, part, other, part)
+    assert commit(ours, part, other)
+    assert received(server) == ["a1", "b1"]
+
+
 def test_a_broker_in_memory_has_neither(serve: Serve) -> None:
     server = serve()
     server.broker.register_topic("orders")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from google.protobuf import empty_pb2
 
 from inorder.broker import MessageQueue
-from inorder.errors import FailedPrecondition, NotFound, Unavailable
+from inorder.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from inorder.journal.incoming import Incoming, check_parts, check_writer
 from inorder.options import check_whole
 from inorder.protocol import inorder_v1_pb2 as v1
@@ -68,6 +68,8 @@ class Writing:
         incoming, writer = self._incoming(request), _writer(request)
         topic, epoch, parts = self._names.topic(request.topic), request.epoch, [*request.parts]
         check_parts(epoch, parts)
+        if len({*parts}) < len(parts):
+            raise InvalidArgument("parts: each of them once, or its rows would be published as often as it is named")
 
         def commit() -> bool:
             # In this order: what is taken in has first been written, and is then no longer committed.
