@@ -82,45 +82,17 @@ def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _serve(given: argparse.Namespace) -> int:
     found = resolved(given, SETTINGS, os.environ)
+    settings = argparse.Namespace(**{name: one.value for name, one in found.items()})
+    options = _checked(settings)
     if given.print_config:
         print(*shown(found), sep="\n")
         return 0
-    settings = argparse.Namespace(**{name: one.value for name, one in found.items()})
     folder = _folder(found)
-    for name in ("port", "metrics_port"):
-        port = getattr(settings, name)
-        if port is not None and not 0 <= port <= 65_535:
-            raise InvalidArgument(f"--{name.replace('_', '-')}: 0 to 65535, not {port}")
-    check_number("--drain-seconds", settings.drain_seconds, at_least=0, up_to=86_400)
     logs.configure(settings.log_format, settings.log_level)
-    try:
-        from inorder.server import Server
-        from inorder.server.security.options import PeerLimits, Security
-        from inorder.server.sqlite_documents import SqliteDocuments
-        from inorder.server.startup import create
-    except ImportError as error:
-        needed = "pip install 'inorder[server]'"
-        raise FailedPrecondition(f"the server needs {error.name}, which is not here: {needed}") from None
-    options: dict[str, Any] = {
-        "project": settings.project,
-        "max_outstanding_per_key": settings.max_outstanding_per_key,
-        "push_anywhere": settings.push_anywhere,
-        "security": Security(
-            certificate=settings.tls_certificate,
-            key=settings.tls_key,
-            client_ca=settings.client_ca,
-            tokens=settings.tokens,
-            insecure=settings.insecure,
-        ),
-        "limits": PeerLimits(
-            max_connections=settings.max_connections,
-            max_streams_per_peer=settings.max_streams_per_peer,
-            max_request_bytes=settings.max_request_bytes,
-            requests_per_second=settings.requests_per_second,
-            burst=settings.burst,
-            idle_seconds=settings.idle_seconds,
-        ),
-    }
+    from inorder.server import Server
+    from inorder.server.sqlite_documents import SqliteDocuments
+    from inorder.server.startup import create
+
     gc.set_threshold(*GC_THRESHOLDS)
     broker = (
         MessageQueue() if folder is None else MessageQueue.open(folder, journal=settings.journal, sync=settings.sync)
@@ -144,6 +116,44 @@ def _serve(given: argparse.Namespace) -> int:
         broker.close()
     _log.info("stopped")
     return 0
+
+
+def _checked(settings: argparse.Namespace) -> dict[str, Any]:
+    """What the server is to be made with: of settings that it would take."""
+    for name in ("port", "metrics_port"):
+        port = getattr(settings, name)
+        if port is not None and not 0 <= port <= 65_535:
+            raise InvalidArgument(f"--{name.replace('_', '-')}: 0 to 65535, not {port}")
+    check_number("--drain-seconds", settings.drain_seconds, at_least=0, up_to=86_400)
+    try:
+        from inorder.server import Server
+        from inorder.server.security.options import PeerLimits, Security
+    except ImportError as error:
+        needed = "pip install 'inorder[server]'"
+        raise FailedPrecondition(f"the server needs {error.name}, which is not here: {needed}") from None
+    options: dict[str, Any] = {
+        "project": settings.project,
+        "max_outstanding_per_key": settings.max_outstanding_per_key,
+        "push_anywhere": settings.push_anywhere,
+        "security": Security(
+            certificate=settings.tls_certificate,
+            key=settings.tls_key,
+            client_ca=settings.client_ca,
+            tokens=settings.tokens,
+            insecure=settings.insecure,
+        ),
+        "limits": PeerLimits(
+            max_connections=settings.max_connections,
+            max_streams_per_peer=settings.max_streams_per_peer,
+            max_request_bytes=settings.max_request_bytes,
+            requests_per_second=settings.requests_per_second,
+            burst=settings.burst,
+            idle_seconds=settings.idle_seconds,
+        ),
+    }
+    options["security"].check_host(settings.host)
+    Server(MessageQueue(), **options)  # which looks at the others
+    return options
 
 
 def _folder(found: Mapping[str, Given]) -> Path | None:

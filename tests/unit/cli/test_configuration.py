@@ -65,6 +65,27 @@ def test_the_environment_names_the_file_and_what_is_printed_is_one(
 
 
 @pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--burst", "0"], "burst: a whole number of at least 1"),
+        (["--drain-seconds", "-1"], "--drain-seconds: at least 0"),
+        (["--requests-per-second", "nan"], "requests_per_second: at least 0"),
+        (["--idle-seconds", "inf"], "idle_seconds: at least 1"),
+        (["--port", "70000"], "--port: 0 to 65535, not 70000"),
+        (["--project", "a b"], "project"),
+        (["--host", "0.0.0.0"], "can be reached from other machines"),
+    ],
+)
+def test_nothing_is_printed_that_the_server_would_not_take(
+    flags: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--memory", "--print-config", *flags]) != 0
+    told = capsys.readouterr()
+    assert not told.out
+    assert problem in told.err
+
+
+@pytest.mark.parametrize(
     ("file", "variable", "problem"),
     [
         ("port = 'x'", "", "server.toml, port: a whole number, not 'x'"),
