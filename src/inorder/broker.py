@@ -235,9 +235,12 @@ class MessageQueue(Turns):
             self._commits.soon()
         return answer
 
-    def open_producer(self, topic: str, producer: str) -> int:
-        """Begin an epoch of a producer that has a name: attempts of its earlier ones are refused from now on."""
-        return self._turn(lambda state, now_us: state.open_producer(topic, producer, now_us))
+    def open_producer(self, topic: str, producer: str, held_epoch: int | None = None) -> int:
+        """Begin an epoch of a producer that has a name: attempts of its earlier ones are refused from now on.
+
+        Whoever has had one says which: it goes on, or is fenced if somebody else has opened the producer since.
+        """
+        return self._turn(lambda state, now_us: state.open_producer(topic, producer, held_epoch, now_us))
 
     def write(self, topic: str, batch: Batch, *, writer: str, epoch: int, part: int) -> bool:
         """Publish checked messages, as columns, once: whether they were new.

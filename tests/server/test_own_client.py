@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from inorder import PubSub
-from inorder.errors import InvalidArgument, KeyPaused, ProducerFenced
+from inorder.errors import InvalidArgument, KeyPaused, NotFound, ProducerFenced
 from inorder.message import Message
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.protocol.options import changes_of, to_json
@@ -67,6 +67,24 @@ def test_a_producer_goes_on_after_a_refused_message(server: Running, plain: PubS
         publish(pubsub, "d", "k")
         found = [message.data for message in pubsub.subscription("again").pull(10).result()]
     assert found[0] == b"b"
+    plain.close().result()
+
+
+def test_a_producer_that_must_open_its_name_again_does_not_take_it_from_its_successor(
+    server: Running, plain: PubSub
+) -> None:
+    with client(server, "till-1") as first, client(server, "till-1") as second:
+        publish(first, "a")
+        plain.topic("orders").delete().result()
+        with pytest.raises(NotFound):
+            publish(first, "nowhere")
+        plain.topic("orders").create().result()
+        publish(second, "b")
+        for _ in range(2):
+            with pytest.raises(ProducerFenced, match="producer 'till-1' was opened again"):
+                publish(first, "late")
+        publish(second, "c")
+        assert plain.topic("orders").metadata().result().published == 2
     plain.close().result()
 
 

@@ -78,6 +78,33 @@ def test_a_producer_that_starts_again_fences_its_earlier_life(queue: MessageQueu
     assert stored(queue) == ["a", "b"]
 
 
+def test_a_producer_that_was_away_goes_on_unless_somebody_has_its_name_now(queue: MessageQueue) -> None:
+    first = queue.open_producer("orders", "p")
+    second = queue.open_producer("orders", "p", first)
+    publish(queue, Attempt("p", second, 0), "a")
+    with pytest.raises(ProducerFenced):
+        publish(queue, Attempt("p", first, 0), "late")
+    other = queue.open_producer("orders", "p")
+    with pytest.raises(ProducerFenced, match=f"it is in epoch {other}, and attempts of epoch {second} are refused"):
+        queue.open_producer("orders", "p", second)
+    publish(queue, Attempt("p", other, 0), "b")
+    assert stored(queue) == ["a", "b"]
+
+
+def test_going_on_may_be_asked_for_again_when_the_answer_was_lost(queue: MessageQueue) -> None:
+    first = queue.open_producer("orders", "p")
+    assert queue.open_producer("orders", "p", first) == queue.open_producer("orders", "p", first) > first
+    queue.clock.advance(DAY_SECONDS + 1)  # type: ignore[attr-defined]
+    publish(queue, Attempt("q", 0, 0), "a")  # and with that p is forgotten
+    assert queue.open_producer("orders", "p", first) == queue.open_producer("orders", "p", first) > first
+
+
+@pytest.mark.parametrize("held", [-1, 2**53 + 1, 2**64 - 1, "1"])
+def test_an_epoch_that_nobody_can_have_had_is_refused(queue: MessageQueue, held: int) -> None:
+    with pytest.raises(InvalidArgument, match="held_epoch"):
+        queue.open_producer("orders", "p", held)
+
+
 def test_an_epoch_that_nobody_opened_is_refused(queue: MessageQueue) -> None:
     with pytest.raises(OutOfSequence, match="was not opened in epoch 7"):
         publish(queue, Attempt("p", 7, 0), "a")

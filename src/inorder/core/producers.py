@@ -18,6 +18,7 @@ from inorder.options import check_whole
 MAX_PRODUCER_LENGTH = 200
 REMEMBERED_ATTEMPTS = 100  # of a producer: how far back a repeated one is answered with its ids
 REMEMBERED_SECONDS = 24 * 3600  # how long a producer is that says nothing
+MAX_HELD_EPOCH = 2**53  # a time in microseconds, far beyond any
 MAX_PRODUCERS = 10_000  # of a topic; beyond that, the one that has been silent longest is forgotten
 
 
@@ -76,10 +77,21 @@ def position_of(producers: Mapping[str, Producer], attempt: Attempt, count: int)
     return first
 
 
-def epoch_after(producers: Mapping[str, Producer], name: str, now_us: int) -> int:
-    """The epoch of a producer that is opened now: a time, so that it is another one also if the last is forgotten."""
+def epoch_after(producers: Mapping[str, Producer], name: str, held: int | None, now_us: int) -> int:
+    """The epoch of a producer that is opened now: a time, so that it is another one also if the last is forgotten.
+
+    Whoever `held` one goes on in the next, which is kept for that: so it may ask again if the answer was lost. It is
+    fenced if somebody else was here meanwhile.
+    """
     last = producers[name].epoch if name in producers else 0
-    return max(last + 1, now_us)
+    if held is None:
+        return max(last + 2, now_us)
+    check_whole("held_epoch", held, at_least=0)
+    if held > MAX_HELD_EPOCH:
+        raise InvalidArgument(f"held_epoch: up to {MAX_HELD_EPOCH}, not {held}")
+    if last > held + 1:
+        raise ProducerFenced(name, held, last)
+    return held + 1
 
 
 def opened(producers: Producers, name: str, epoch: int, now_us: int) -> None:

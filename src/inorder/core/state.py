@@ -223,10 +223,13 @@ class State:
         first, events, problems = self.publish(topic_name, batch, now_us)
         return first, (*events, Attempted(topic_name, attempt, first, count, now_us)), problems
 
-    def open_producer(self, topic_name: str, producer: str, now_us: int) -> Decision[int]:
+    def open_producer(self, topic_name: str, producer: str, held: int | None, now_us: int) -> Decision[int]:
         """The reply is the epoch in which the producer may begin to count its attempts."""
         producers.check_producer(producer)
-        epoch = producers.epoch_after(self.topic(topic_name).producers, producer, now_us)
+        known = self.topic(topic_name).producers
+        epoch = producers.epoch_after(known, producer, held, now_us)
+        if producer in known and known[producer].epoch == epoch:  # it was asked for before
+            return epoch, (), ()
         return epoch, [ProducerOpened(topic_name, producer, epoch, now_us)], ()
 
     def _decide_refused(self, topic: Topic, records: list[Record]) -> Mapping[str, frozenset[int]]:

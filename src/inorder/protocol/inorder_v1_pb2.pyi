@@ -247,12 +247,14 @@ class MetricsResponse(_message.Message):
     def __init__(self, counters: _Optional[_Mapping[str, int]] = ..., backlog_messages: _Optional[int] = ..., backlog_bytes: _Optional[int] = ..., outstanding_messages: _Optional[int] = ..., outstanding_bytes: _Optional[int] = ..., oldest_unacked_seconds: _Optional[float] = ..., blocked_keys: _Optional[int] = ..., parked_keys: _Optional[int] = ..., head_of_line_seconds: _Optional[float] = ...) -> None: ...
 
 class OpenProducerRequest(_message.Message):
-    __slots__ = ("topic", "producer")
+    __slots__ = ("topic", "producer", "held_epoch")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    HELD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     producer: str
-    def __init__(self, topic: _Optional[str] = ..., producer: _Optional[str] = ...) -> None: ...
+    held_epoch: int
+    def __init__(self, topic: _Optional[str] = ..., producer: _Optional[str] = ..., held_epoch: _Optional[int] = ...) -> None: ...
 
 class OpenProducerResponse(_message.Message):
     __slots__ = ("epoch",)

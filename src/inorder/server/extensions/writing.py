@@ -42,8 +42,9 @@ class Writing:
 
     async def open_producer(self, request: v1.OpenProducerRequest, context: Context) -> v1.OpenProducerResponse:
         topic = self._names.topic(request.topic)
+        held = request.held_epoch if request.HasField("held_epoch") else None
         try:
-            epoch = await self._admin.run(lambda: self._broker.open_producer(topic, request.producer))
+            epoch = await self._admin.run(lambda: self._broker.open_producer(topic, request.producer, held))
         except NotFound:
             raise topic_missing(request.topic) from None
         return v1.OpenProducerResponse(epoch=epoch)

@@ -116,6 +116,7 @@ class Outlet:
         self._pauses = pauses()
         self._failing_since: float | None = None
         self._opening = False
+        self._held: int | None = None  # the last epoch that was ours
         self._fenced: ProducerFenced | None = None
         self._begin_anew()
 
@@ -152,7 +153,8 @@ class Outlet:
             if self._opening or self._epoch is not None:
                 return
             self._opening = True
-        request = v1.OpenProducerRequest(topic=self._resource, producer=self._producer)
+        # With what we had: else we would take the name back from whoever has taken it meanwhile.
+        request = v1.OpenProducerRequest(topic=self._resource, producer=self._producer, held_epoch=self._held)
         self._calls.repeated(OPEN, request.SerializeToString()).add_done_callback(self._opened)
 
     def _opened(self, done: Pending[bytes]) -> None:
@@ -161,7 +163,9 @@ class Outlet:
             self._opening = False
             failed = [] if error is None else self._all_parts()
             if error is None:
-                self._epoch = v1.OpenProducerResponse.FromString(done.result()).epoch
+                self._held = self._epoch = v1.OpenProducerResponse.FromString(done.result()).epoch
+            elif isinstance(error, ProducerFenced):
+                self._fenced = error
         if error is None:
             self._go_on()
         else:
