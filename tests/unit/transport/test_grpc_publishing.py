@@ -51,12 +51,18 @@ class Server:
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
+        self.there = True
+        self.probes = 0
+
+    def lives(self) -> Pending[bool]:
+        self.probes += 1
+        return Pending.of(self.there)
 
     def begin(self, method: str, request: bytes, timeout: float | None, metadata: Any) -> tuple[Pending[bytes], Any]:
         texts = [message.data.decode() for message in pubsub.PublishRequest.deserialize(request).messages]
         answer: Pending[bytes] = Pending()
         self.sent.append(Sent(texts, v1.Attempt.FromString(metadata[0][1]), answer))
-        return answer, lambda: None
+        return answer, lambda: answer.set_exception(Unavailable("cancelled"))
 
     def worth_repeating(self, error: BaseException | None) -> bool:
         return type(error) in (Unavailable, Busy)
@@ -321,6 +327,34 @@ def test_what_waits_for_room_is_asked_again_not_to_wait() -> None:
     [again] = server.take(1)
     assert (again.attempt.number, again.attempt.now) == (0, True)
     again.store()
+    assert answer.result() == ["id-a1"]
+
+
+def test_a_request_from_which_nothing_comes_back_fails_once_the_server_is_found_to_be_gone() -> None:
+    server = Server()
+    server.timeout_seconds, server.there = 0.05, False
+    outlet = outlet_of(server)
+    answers = [publish(outlet, "a1"), publish(outlet, "b1")]
+    for answer in answers:
+        assert isinstance(answer.exception(PATIENCE_SECONDS), Unavailable)
+    server.take(2)
+    assert not server.sent  # nobody knows whether they were stored
+    server.there = True
+    later = publish(outlet, "c1")
+    server.take(1)[0].store()
+    assert later.result() == ["id-c1"]
+
+
+def test_a_request_may_wait_for_longer_than_the_timeout_at_a_server_that_is_there() -> None:
+    server = Server()
+    server.timeout_seconds = 0.05
+    outlet = outlet_of(server)
+    answer = publish(outlet, "a1")
+    wait_until(lambda: server.probes >= 3)
+    [waits] = server.take(1)
+    assert not answer.done()
+    assert not server.sent
+    waits.store()
     assert answer.result() == ["id-a1"]
 
 

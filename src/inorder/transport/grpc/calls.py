@@ -18,6 +18,10 @@ from inorder.pending import Pending
 from inorder.protocol.facts import DETAILS, error_of, retry_seconds
 from inorder.transport.grpc.channel import Channel, Metadata
 
+DESCRIBE = "/inorder.v1.Inorder/Describe"
+
+PROBE_SECONDS = 5.0  # within which a server answers that lives, even one that has much to do
+
 # Between two tries: at first soon, as a restart may be over; never for long, as somebody waits.
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
@@ -107,6 +111,14 @@ class Calls:
 
         call.add_done_callback(finished)
         return answer, call.cancel
+
+    def lives(self) -> Pending[bool]:
+        """Whether anything comes back from the server, be it that it does not know the call."""
+        seconds = min(self.timeout_seconds, PROBE_SECONDS)
+        answer, _ = self.begin(DESCRIBE, b"", seconds, ())
+        lives: Pending[bool] = Pending()
+        answer.add_done_callback(lambda done: lives.set_result(not isinstance(done.exception(), DeadlineExceeded)))
+        return lives
 
     def answers(self, method: str, request: Callable[[], bytes]) -> Iterator[bytes]:
         """All answers to a request, for somebody who waits for them; asked for again where the connection ends."""

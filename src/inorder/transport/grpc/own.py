@@ -32,7 +32,6 @@ from inorder.transport.grpc.stream import OwnDeliveries
 T = TypeVar("T")
 
 _INORDER = "/inorder.v1.Inorder/"
-DESCRIBE = f"{_INORDER}Describe"
 _DELETE_TOPIC = "/google.pubsub.v1.Publisher/DeleteTopic"
 _DELETE_SUBSCRIPTION = "/google.pubsub.v1.Subscriber/DeleteSubscription"
 

@@ -34,7 +34,7 @@ from inorder.message import Batch
 from inorder.pending import Pending
 from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.transport.grpc.calls import Busy, Calls, later, pause_after, pauses
+from inorder.transport.grpc.calls import FIRST_PAUSE_SECONDS, Busy, Calls, later, pause_after, pauses
 from inorder.transport.grpc.channel import Metadata
 from inorder.transport.grpc.columns import publish_request, published_ids
 
@@ -80,13 +80,14 @@ Failed: TypeAlias = tuple[Handed, BaseException]
 class Request:
     """What is sent in one go, until it is answered."""
 
-    __slots__ = ("cancel", "doubt", "error", "number", "parts", "raw", "travels")
+    __slots__ = ("cancel", "doubt", "error", "number", "parts", "raw", "sent", "travels")
 
     def __init__(self, parts: Sequence[Handed], raw: bytes | None) -> None:
         self.parts = parts
         self.raw = raw  # None while it is being made
         self.number: int | None = None  # in its epoch, from when it is sent first: the same however often it goes
         self.travels = False
+        self.sent = 0.0  # when, as it travels
         self.error: InorderError | None = None  # what it came back with
         self.doubt: InorderError | None = None  # since it came back with this, nobody knows whether it was stored
         self.cancel: Callable[[], object] = lambda: None
@@ -115,6 +116,7 @@ class Outlet:
         self._may_wait = True
         self._pauses = pauses()
         self._failing_since: float | None = None
+        self._watched = False  # somebody looks whether anything comes back
         self._opening = False
         self._held: int | None = None  # the last epoch that was ours
         self._fenced: ProducerFenced | None = None
@@ -224,7 +226,8 @@ class Outlet:
         if request.number is None:
             # Only then: it, and what is behind it, may have been stored under the number that it has.
             request.number, self._next = self._next, self._next + 1
-        request.travels = True
+        request.travels, request.sent = True, time.monotonic()
+        self._watch(self._calls.timeout_seconds)
         answer, request.cancel = self._calls.begin(PUBLISH, raw, None, self._metadata(request))
         return partial(answer.add_done_callback, partial(self._answered, request))
 
@@ -233,6 +236,43 @@ class Outlet:
             return ()
         attempt = v1.Attempt(producer=self._producer, epoch=self._epoch, number=request.number, now=not self._may_wait)
         return ((PRODUCER_KEY, attempt.SerializeToString()),)
+
+    # -- what does not come back --------------------------------------------------------------------
+
+    def _watch(self, seconds: float) -> None:
+        """Look later whether the server is still there. The lock is held."""
+        if not self._watched:
+            self._watched = True
+            later(max(seconds, FIRST_PAUSE_SECONDS), self._look)
+
+    def _look(self) -> None:
+        with self._lock:
+            self._watched = False
+            since = self._silent_since()
+            if since is None:
+                return
+            left = since + self._calls.timeout_seconds - time.monotonic()
+            if left > 0:
+                self._watch(left)
+                return
+            self._watched = True
+        # A request may wait for room for as long as it likes. So another call tells whether anybody is there.
+        self._calls.lives().add_done_callback(partial(self._looked, since))
+
+    def _looked(self, since: float, lives: Pending[bool]) -> None:
+        cancels: list[Callable[[], object]] = []
+        with self._lock:
+            self._watched = False
+            if not lives.result() and self._silent_since() == since:
+                self._failing_since = self._failing_since or since
+                cancels = [request.cancel for request in self._under_way if request.travels]
+            self._watch(self._calls.timeout_seconds)
+        for cancel in cancels:
+            cancel()
+
+    def _silent_since(self) -> float | None:
+        """When the first was sent of those that have not come back."""
+        return min((request.sent for request in self._under_way if request.travels), default=None)
 
     # -- what comes back ---------------------------------------------------------------------------
 

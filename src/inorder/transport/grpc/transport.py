@@ -18,9 +18,9 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.transport import Deliveries
 from inorder.transport.address import Address
 from inorder.transport.grpc import channel
-from inorder.transport.grpc.calls import Calls, UnknownCall
+from inorder.transport.grpc.calls import DESCRIBE, Calls, UnknownCall
 from inorder.transport.grpc.outlets import Outlets
-from inorder.transport.grpc.own import DESCRIBE, OwnServer
+from inorder.transport.grpc.own import OwnServer
 from inorder.transport.grpc.publishing import Outlet
 
 T = TypeVar("T")
