@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from inorder import Message, PubSub
+from inorder.errors import Unavailable
 from inorder.testing.history import History, anomalies
 from tests.integration.tcp_proxy import TcpProxy
 
@@ -144,6 +145,22 @@ def test_a_server_that_stands_still(server: ServerProcess, window: int) -> None:
         server.signal(signal.SIGCONT)
     program.more()
     program.finish()
+
+
+def test_a_server_that_does_not_come_back_holds_up_neither_publishing_nor_closing(server: ServerProcess) -> None:
+    pubsub = PubSub(f"grpc://127.0.0.1:{server.port}?timeout=1")
+    topic = pubsub.topic("orders").create().result(PATIENCE_SECONDS)
+    worker = topic.subscription("worker").create().result(PATIENCE_SECONDS)
+    handled: list[Message] = []
+    worker.on("message", handled.append).open()
+    topic.publish_message(b"1", ordering_key="k").result(PATIENCE_SECONDS)
+    wait_until(lambda: handled)
+    server.signal(signal.SIGSTOP)  # its connections stay, and nothing comes back over them
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        topic.publish_message(b"2", ordering_key="k").result(PATIENCE_SECONDS)
+    pubsub.close().result(PATIENCE_SECONDS)
+    assert time.monotonic() - began < 15  # gRPC notices after forty seconds and more
 
 
 @pytest.mark.parametrize("window", [1, 10])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -184,3 +185,15 @@ def pause_after(error: BaseException | None, waits: Iterator[float]) -> float:
 def later(seconds: float, call: Callable[[], object]) -> None:
     """Do it after a pause, by the time of this machine whatever the clock of a test says."""
     SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_us() + round(seconds * MICROSECONDS), call)
+
+
+def look_later(seconds: float, look: Callable[[], object]) -> None:
+    """The same with a method of somebody whom this does not keep: who is done by then may be gone."""
+    there = weakref.WeakMethod(look)
+
+    def call() -> None:
+        found = there()
+        if found is not None:
+            found()
+
+    later(max(seconds, FIRST_PAUSE_SECONDS), call)

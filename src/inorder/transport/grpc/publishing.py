@@ -34,7 +34,7 @@ from inorder.message import Batch
 from inorder.pending import Pending
 from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.transport.grpc.calls import FIRST_PAUSE_SECONDS, Busy, Calls, later, pause_after, pauses
+from inorder.transport.grpc.calls import Busy, Calls, later, look_later, pause_after, pauses
 from inorder.transport.grpc.channel import Metadata
 from inorder.transport.grpc.columns import publish_request, published_ids
 
@@ -243,7 +243,7 @@ class Outlet:
         """Look later whether the server is still there. The lock is held."""
         if not self._watched:
             self._watched = True
-            later(max(seconds, FIRST_PAUSE_SECONDS), self._look)
+            look_later(seconds, self._look)
 
     def _look(self) -> None:
         with self._lock:

@@ -25,7 +25,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import told
 from inorder.transport import Taken
 from inorder.transport.grpc.answering import CallAnswers, Said, fill
-from inorder.transport.grpc.calls import Busy, Calls, pause_after, pauses
+from inorder.transport.grpc.calls import Busy, Calls, look_later, pause_after, pauses
 from inorder.transport.grpc.columns import arrived
 
 STREAMING_PULL = "/google.pubsub.v1.Subscriber/StreamingPull"
@@ -154,6 +154,7 @@ class OwnDeliveries:
         with self._lock:
             if not self._closing:
                 self._closing = True
+                look_later(self._calls.timeout_seconds, self._look)
                 self._woken.set()
                 self._more.notify()
                 if self._keeper is not None:
@@ -337,6 +338,16 @@ class OwnDeliveries:
         self._say(Said(kept=leases, seconds=options.ack_deadline_seconds)).map(kept)
 
     # -- the end -----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """The last takes long to be confirmed. Perhaps nobody is there who could: then the stream ends as it is."""
+        if not self._closed.done():
+            self._calls.lives().add_done_callback(self._looked)
+
+    def _looked(self, lives: Pending[bool]) -> None:
+        if not lives.result() and self._call is not None:
+            self._call.cancel()
+        look_later(self._calls.timeout_seconds, self._look)
 
     def _close_stream(self) -> None:
         """End it once nothing is left to be said or confirmed, and nothing can come any more."""
