@@ -9,6 +9,7 @@ import pytest
 from google.pubsub_v1.types import pubsub
 
 from inorder.errors import (
+    Closed,
     InorderError,
     KeyPaused,
     OutOfSequence,
@@ -278,6 +279,22 @@ def test_doubt_ends_when_the_server_refuses_what_it_would_have_known_if_it_had_s
     for one in alone:
         one.store()
     assert [answer.result() for answer in answers] == [["id-a1"], ["id-b1"], ["id-c1"]]
+
+
+def test_what_is_out_of_sequence_behind_one_that_fails_is_in_no_doubt_any_more() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    first, behind = publish(outlet, "a1"), publish(outlet, "b1")
+    for one in server.take(2):
+        one.fail(Unavailable("cancelled"))
+    waited, refused = server.take(2)
+    waited.fail(Closed("there was no room for the message before the publisher was closed"))
+    refused.fail(OutOfSequence("1"))
+    [again] = server.take(1)
+    assert (again.texts, again.attempt.number) == (["b1"], 0)
+    again.store()
+    assert isinstance(first.exception(), Closed)
+    assert behind.result() == ["id-b1"]
 
 
 def test_of_batches_that_are_refused_together_each_is_tried_alone() -> None:

@@ -51,7 +51,7 @@ MAX_UNDER_WAY = 3  # one is made, one travels, one is stored; more of them would
 _DOUBTFUL = (Unavailable, Unauthenticated, PermissionDenied)
 
 # With these a server refuses the request as such, or has looked for an earlier try of it: then it was not stored.
-_NOT_STORED = (InvalidArgument, NotFound, QueueFull)
+_NOT_STORED = (InvalidArgument, NotFound, OutOfSequence, QueueFull)
 
 
 class Handed:
@@ -286,7 +286,10 @@ class Outlet:
             request.travels = False
             if isinstance(error, InorderError):
                 request.error = error
-                request.doubt = error if isinstance(error, _DOUBTFUL) else request.doubt
+                if isinstance(error, _DOUBTFUL):
+                    request.doubt = error
+                elif isinstance(error, _NOT_STORED):
+                    request.doubt = None
                 self._stalled = True
             else:
                 self._under_way.remove(request)
@@ -335,7 +338,7 @@ class Outlet:
             self._begin_anew()
             return []  # the topic is another one, or we were silent for too long: all of it goes again
         refused = self._under_way.popleft()
-        if refused.doubt is not None and not isinstance(error, _NOT_STORED):
+        if refused.doubt is not None:
             # So is what was sent behind it: under the new name it might be stored once more.
             in_doubt = [refused, *(request for request in self._under_way if request.doubt is not None)]
             self._under_way = deque(request for request in self._under_way if request not in in_doubt)
