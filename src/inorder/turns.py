@@ -395,13 +395,13 @@ class Turns:
                 self._journal.written(location, rest.stored)
                 self._reveal(len(rest.stored))
             book = self._state.book()
-            finish = self._journal.snapshot(book)
+            finish = self._journal.snapshot(book, self.clock.now_us())
             calls = self._end_turn()
         for call in calls:
             call()
         finish()
         with self._lock:
-            self._journal.compact(book, self.clock.now_us())
+            self._journal.compact()
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import pytest
 
 from inorder import commits
 from inorder.broker import MessageQueue
+from inorder.core import subscription as core
 from inorder.core.ledger import Book
 from inorder.errors import Closed, DataLoss, JournalFailed, JournalInUse
 from inorder.journal.files import Folder
@@ -261,10 +262,10 @@ def test_a_loop_does_not_save_the_books() -> None:
     saved = threading.Event()
 
     class Noting(Journal):
-        def snapshot(self, book: Book) -> Any:
+        def snapshot(self, book: Book, now_us: int) -> Any:
             savers.append(threading.current_thread().name)
             saved.set()
-            return super().snapshot(book)
+            return super().snapshot(book, now_us)
 
     queue = MessageQueue(ManualClock(), Noting(SegmentStore(FaultyDisk(0)), snapshot_bytes=10_000))
     queue.register_topic("orders")
@@ -330,6 +331,25 @@ def test_damage_is_said_and_nothing_is_delivered_around_it() -> None:
     disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"two"))
     with pytest.raises(DataLoss, match=r"00000001\.log, byte"):
         on(disk)
+
+
+def test_what_is_ready_comes_before_damage_is_told_and_a_seek_goes_past_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(core, "READ_AHEAD", 2)
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    for number in range(9):
+        queue.publish("orders", [Message(b"message %d" % number + bytes(40_000))])
+    queue.close()
+    queue = on(disk)
+    disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"message 6"))
+    got = [message.data[:9] for message in queue.pull("billing", 100)]
+    assert got == [b"message %d" % number for number in range(6)]
+    with pytest.raises(DataLoss, match=r"00000001\.log, byte"):
+        queue.pull("billing", 100)
+    queue.seek("billing", position=8)
+    assert [message.data[:9] for message in queue.pull("billing", 100)] == [b"message 8"]
 
 
 def test_leases_are_forgotten_and_what_was_out_comes_again_in_its_place() -> None:

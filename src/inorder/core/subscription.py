@@ -25,7 +25,7 @@ from inorder.core.ledger import Ledger, Wait, positions_of
 from inorder.core.log import Log
 from inorder.core.ranges import Ranges, runs
 from inorder.core.snapshot import Snapshot
-from inorder.errors import KeyNotBlocked
+from inorder.errors import InorderError, KeyNotBlocked
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record
 from inorder.metadata import BlockedKey, Counters, Metrics, Unacked, UnackedKey
 from inorder.options import FlowControl, QueueLimits, SubscriptionOptions
@@ -336,7 +336,11 @@ class Subscription:
             taken = self._choose(taken, count, now_us, consumer, max_bytes, alone)
         else:
             self._starved = None
-        return self._grant(self._warm(taken) if self._cold else taken, now_us)
+        try:
+            return self._grant(self._warm(taken) if self._cold else taken, now_us)
+        except InorderError:
+            self._lanes.untake(taken)
+            raise
 
     def _grant(self, taken: list[Record], now_us: int) -> tuple[Subscription, Sequence[int], list[Record]]:
         if not taken:
@@ -391,7 +395,7 @@ class Subscription:
                     if self.ordered and record[KEY]:
                         passed_keys.add(record[KEY])
             enough = len(chosen) >= count or len(passed) >= PASS_OVER or waiting_for_it
-            taken = [] if enough else self._take_and_read(count - len(chosen), consumer)
+            taken = [] if enough else self._take_and_read(count - len(chosen), consumer, holding=True)
         self._lanes.untake(passed)
         if not passed:
             self._starved = None
@@ -801,11 +805,20 @@ class Subscription:
 
     # -- what waits in the log, and what survives ---------------------------------------------------
 
-    def _take_and_read(self, count: int, consumer: object) -> list[Record]:
-        """What is ready for a consumer, here and in the log: of what is ready here, some may be ready for others."""
+    def _take_and_read(self, count: int, consumer: object, *, holding: bool = False) -> list[Record]:
+        """What is ready for a consumer, here and in the log: of what is ready here, some may be ready for others.
+
+        Raises what the log raises, unless something was taken, or the caller is `holding` some: that would be lost.
+        """
         taken = self._lanes.take(count, consumer)
         while self._lagging and len(taken) < count:
-            self._take_in(self._read_on())
+            try:
+                records = self._read_on()
+            except InorderError:
+                if taken or holding:
+                    break  # whoever asks again is told
+                raise
+            self._take_in(records)
             taken += self._lanes.take(count - len(taken), consumer)
         return taken
 

@@ -7,6 +7,8 @@ A store keeps opaque bodies and knows nothing of what they mean. It promises tha
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from inorder.errors import JournalDamaged
+
 SEGMENT_BYTES = 64 * 1024 * 1024  # of a part: small enough to be dropped soon, large enough that files are few
 SEGMENT_BLOCK = 64 * 1024  # bytes
 SQLITE_BLOCK = 64  # frames, which are large when there is much to write
@@ -28,6 +30,7 @@ class Recovered(NamedTuple):
 
     snapshot: bytes | None
     frames: Iterator[tuple[Location, bytes]]  # those after the snapshot, oldest first
+    parts: list[Part]  # those before the snapshot, as they are on disk
 
 
 class Store(Protocol):
@@ -79,6 +82,9 @@ class Store(Protocol):
 
     def drop(self, part: Part) -> None:
         """Delete a part whose frames the snapshot stands for, for good."""
+
+    def damage(self, location: Location, problem: str) -> JournalDamaged:
+        """The error that names the file of a location and the place in it."""
 
     def end(self) -> Location:
         """Behind the last frame."""

@@ -23,6 +23,7 @@ FORMAT = 1
 LOG_MAGIC = b"inordlog"
 SNAPSHOT_MAGIC = b"inordsnp"
 FRAME_MAGIC = b"\xabfr\n"
+NO_FRAME = "no frame begins here"
 
 SEGMENT_SHIFT = 40  # a location is the segment's number and, in its low bits, the byte within the file
 OFFSET_MASK = (1 << SEGMENT_SHIFT) - 1
@@ -110,7 +111,7 @@ def frames_in(file: File, start: Location, end: Location) -> Generator[tuple[Loc
             if magic != FRAME_MAGIC:
                 if only_zeros(file, location, end):
                     return location
-                raise BadFrame(location, "no frame begins here")
+                raise BadFrame(location, NO_FRAME)
             if header_checksum != crc32(_LOCATION.pack(location), crc32(data[at : at + _CHECKED])):
                 raise BadFrame(location, "the frame's header does not match its checksum")
             wanted = header_size + length

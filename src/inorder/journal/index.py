@@ -6,6 +6,7 @@ the index of a backlog that is larger than memory is small, and what is read cos
 
 from __future__ import annotations
 
+import json
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,9 @@ from typing import Any
 from inorder.journal import Location, Part, Store
 from inorder.journal.codec import PUBLISHED, Batch, Stored, batch, entries
 from inorder.message import Record
+
+INDEXES = "indexes"  # of a snapshot: where the messages of each topic stand
+PARTS = "parts"  # of a snapshot: those that it stands for and that are needed. Missing in the first journals
 
 
 class TopicIndex:
@@ -53,6 +57,13 @@ class TopicIndex:
         first, end = self.within(part)
         for name in self.COLUMNS:
             del getattr(self, name)[first:end]
+
+    def replace(self, part: Part, other: TopicIndex) -> None:
+        """Of a part that is known, this is what is left."""
+        first, end = self.within(part)
+        if first < end:
+            for name in self.COLUMNS:
+                getattr(self, name)[first:end] = getattr(other, name)
 
     def keep(self, parts: Sequence[Part]) -> None:
         """No other part of the journal is left."""
@@ -108,15 +119,43 @@ class JournalHistory:
         return sum(self.index.sizes[max(bisect_right(firsts, first) - 1, 0) : bisect_left(firsts, end)])
 
     def _batches(self, block: int) -> Iterator[Batch]:
+        """What was published in a block, without a hole: whoever reads it may take all that lies between for read."""
         start, last = self.index.starts[block], self.index.lasts[block]
+        position, end = self.index.firsts[block], self.index.ends[block]
         for location, body in self._store.read(start):
             for kind, entry in entries(body):
                 if kind == PUBLISHED and (found := batch(entry)).serial == self._serial:
+                    if found.first != position:
+                        break
                     yield found
+                    position = found.end
             if location >= last:
-                return  # without a look at what follows: that part may be gone
+                break  # without a look at what follows: that part may be gone
+        if position != end:
+            raise self._store.damage(start, f"messages {position} to {end - 1} are missing in the frames from here on")
 
 
 def index_from_json(plain: dict[str, Any]) -> dict[int, TopicIndex]:
     """The indexes of all topics, back from plain values."""
     return {int(serial): TopicIndex(columns) for serial, columns in plain.items()}
+
+
+def plain_snapshot(body: bytes) -> dict[str, Any]:
+    """What a broker's snapshot says; nothing if the body is something else, which is for others to judge."""
+    try:
+        plain = json.loads(body)
+    except ValueError:
+        return {}
+    return plain if isinstance(plain, dict) else {}
+
+
+def lost_parts(plain: dict[str, Any], found: Sequence[Part]) -> list[tuple[Location, str]]:
+    """Where parts are gone or cut that a snapshot names, and what is wrong with them, by what is on disk."""
+    ends = {part.first: part.end for part in found}
+    lost = []
+    for first, end in plain.get(PARTS, ()):
+        if first not in ends:
+            lost.append((first, "the part that begins here is missing"))
+        elif ends[first] < end:
+            lost.append((ends[first], "the part ends here, and was longer"))
+    return lost

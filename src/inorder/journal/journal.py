@@ -13,7 +13,7 @@ from inorder.clock import MICROSECONDS
 from inorder.core.ledger import Book, Ledger, SnapshotLedger, TopicLedger
 from inorder.journal import Location, Part, Store
 from inorder.journal.codec import Stored, book_from_json, book_to_json, replay
-from inorder.journal.index import JournalHistory, TopicIndex, index_from_json
+from inorder.journal.index import INDEXES, PARTS, JournalHistory, TopicIndex, index_from_json, lost_parts
 
 SNAPSHOT_BYTES = 64 * 1024 * 1024  # of frames, after which a snapshot spares the next start from reading them
 
@@ -25,21 +25,27 @@ class Journal:
         self.store = store
         self._snapshot_bytes = snapshot_bytes
         self._indexes: dict[int, TopicIndex] = {}  # of topics, by serial
-        self._saved: Location = 0  # the latest snapshot stands for all before
+        self._unneeded: list[Part] = []  # to be dropped once the snapshot is saved
         self.unsaved = 0  # bytes that the next start would have to read beyond the snapshot
 
     def recover(self) -> Book:
         """What is known of the broker. Comes before everything else."""
-        snapshot, frames = self.store.recover()
-        book = self._from_snapshot(json.loads(snapshot)) if snapshot else Book()
+        snapshot, frames, parts = self.store.recover()
+        book = self._from_snapshot(json.loads(snapshot), parts) if snapshot else Book()
         names = {topic.serial: topic.name for topic in book.topics.values()}
         for location, body in frames:
             self.written(location, replay(body, book, names))
             self.unsaved += len(body)
-        parts = self.store.parts()
-        for index in self._indexes.values():
-            index.keep(parts)  # some may have been dropped after the snapshot was saved
         return book
+
+    def _from_snapshot(self, plain: dict[str, Any], parts: list[Part]) -> Book:
+        for location, problem in lost_parts(plain, parts):
+            raise self.store.damage(location, problem)
+        self._indexes = index_from_json(plain[INDEXES])
+        if PARTS not in plain:
+            for index in self._indexes.values():
+                index.keep(parts)
+        return book_from_json(plain["book"])
 
     def history(self, serial: int) -> JournalHistory:
         """Where the messages of a topic are read again."""
@@ -70,26 +76,38 @@ class Journal:
         """Whether the next start would have to read more than it should."""
         return self.unsaved >= self._snapshot_bytes
 
-    def snapshot(self, book: Book) -> Callable[[], None]:
-        """Begin to save the books, which stand for all frames until now; the call that is returned finishes it."""
+    def snapshot(self, book: Book, now_us: int) -> Callable[[], None]:
+        """Begin to save the books, which stand for all frames until now; the call that is returned finishes it.
+
+        It is decided now which parts nobody needs any more. The snapshot does not name them, so that after a
+        crash it does not matter how many of them `compact` had dropped, while any other that is gone is a loss.
+        """
         before = self.store.begin_part()
-        indexes = {topic.serial: self._indexes[topic.serial].columns() for topic in book.topics.values()}
-        self._indexes = {serial: index for serial, index in self._indexes.items() if serial in indexes}
+        serials = {topic.serial for topic in book.topics.values()}
+        self._indexes = {serial: index for serial, index in self._indexes.items() if serial in serials}
+        self._unneeded = self._without_readers(book, now_us)
+        for index in self._indexes.values():
+            for part in self._unneeded:
+                index.forget(part)
+        indexes = {serial: index.columns() for serial, index in self._indexes.items()}
+        kept = sorted({*self.store.parts()[:-1]}.difference(self._unneeded))
+        parts = [(part.first, part.end) for part in kept]
         self.unsaved = 0
 
         def finish() -> None:
-            body = json.dumps({"book": book_to_json(book), "indexes": indexes}, separators=(",", ":")).encode()
-            self.store.save_snapshot([body], before)
-            self._saved = before
+            plain = {"book": book_to_json(book), INDEXES: indexes, PARTS: parts}
+            self.store.save_snapshot([json.dumps(plain, separators=(",", ":")).encode()], before)
 
         return finish
 
-    def _from_snapshot(self, plain: dict[str, Any]) -> Book:
-        self._indexes = index_from_json(plain["indexes"])
-        return book_from_json(plain["book"])
+    def compact(self) -> list[Part]:
+        """Drop the parts that nobody needed any more when the last snapshot was begun, which is saved by now."""
+        dropped, self._unneeded = self._unneeded, []
+        for part in dropped:
+            self.store.drop(part)
+        return dropped
 
-    def compact(self, book: Book, now_us: int) -> list[Part]:
-        """Drop the parts that nobody needs any more, of those that the last snapshot stands for."""
+    def _without_readers(self, book: Book, now_us: int) -> list[Part]:
         topics = {topic.serial: topic for topic in book.topics.values()}
         readers: dict[int, list[Ledger]] = {serial: [] for serial in topics}
         for ledger in book.subscriptions.values():
@@ -98,19 +116,14 @@ class Journal:
         snapshots: dict[int, list[SnapshotLedger]] = {serial: [] for serial in topics}
         for snapshot in book.snapshots.values():
             snapshots[book.topics[snapshot.topic].serial].append(snapshot)
-        dropped = []
-        for part in self.store.parts()[:-1]:  # the last one is written to
-            needed = (
+
+        def needed(part: Part) -> bool:
+            return any(
                 self._needed(part, topic, readers[serial], snapshots[serial], now_us)
                 for serial, topic in topics.items()
             )
-            if part.first >= self._saved or any(needed):
-                continue
-            self.store.drop(part)
-            for index in self._indexes.values():
-                index.forget(part)
-            dropped.append(part)
-        return dropped
+
+        return [part for part in self.store.parts()[:-1] if not needed(part)]  # the last one is written to
 
     def _needed(
         self, part: Part, topic: TopicLedger, readers: list[Ledger], snapshots: list[SnapshotLedger], now_us: int

@@ -3,13 +3,15 @@
 from typing import NamedTuple
 
 from inorder.errors import JournalDamaged, OtherJournal
-from inorder.journal.files import Files
+from inorder.journal.files import Files, write_all
 from inorder.journal.frames import (
     SEGMENT_SHIFT,
     SNAPSHOT_MAGIC,
     BadFrame,
     BadHeader,
+    file_header,
     first_location,
+    frame_header,
     frames_in,
     previous_end,
 )
@@ -88,6 +90,17 @@ def read_snapshot(files: Files, number: int) -> bytes:
     if len(bodies) != 1:
         raise JournalDamaged(name, size, f"the file has {len(bodies)} frames where a snapshot has one")
     return bodies[0]
+
+
+def write_snapshot(files: Files, number: int, body: bytes) -> None:
+    """A snapshot in place of the one of that number, if there is one. It is durable, or the old one is."""
+    header = file_header(SNAPSHOT_MAGIC, number, 0) + frame_header(first_location(number), 0, body)
+    file = files.create(TEMPORARY)
+    write_all(file, 0, header)
+    write_all(file, len(header), body)
+    file.sync()
+    files.rename(TEMPORARY, snapshot_name(number))
+    files.sync()
 
 
 def read_head(files: Files) -> int:

@@ -12,6 +12,7 @@ from inorder.journal import Location, Part
 from inorder.journal.files import File, Files
 from inorder.journal.frames import (
     LOG_MAGIC,
+    NO_FRAME,
     OFFSET_MASK,
     SEGMENT_SHIFT,
     BadFrame,
@@ -83,7 +84,10 @@ class SegmentReader:
                 file = self._opened(number, begin)
                 segment_end = number << SEGMENT_SHIFT | file.size()
                 # Only the last durable segment is still growing; of all others the owner has written everything.
-                yield from frames_in(file, begin, end if number == segment_of(end) else segment_end)
+                stop = end if number == segment_of(end) else segment_end
+                ended = yield from frames_in(file, begin, stop)
+                if ended < stop:
+                    raise BadFrame(ended, NO_FRAME)
             except BadFrame as bad:
                 raise bad.as_damage(log_name(number)) from None
             except OSError as error:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.errors import JournalDamaged
-from inorder.journal import Location
+from inorder.journal import Location, Part
 from inorder.journal.files import File, Files, Folder, write_all
 from inorder.journal.findings import Finding, Meaning, Meter, Progress, Repaired, Verified
 from inorder.journal.frames import (
     FILE_HEADER,
     FRAME_HEADER,
     LOG_MAGIC,
+    NO_FRAME,
     OFFSET_MASK,
     SEGMENT_SHIFT,
     BadFrame,
@@ -26,6 +27,7 @@ from inorder.journal.frames import (
     segment_of,
 )
 from inorder.journal.head import HEAD_NAME, Head
+from inorder.journal.index import lost_parts, plain_snapshot
 from inorder.journal.layout import (
     MISSING,
     Layout,
@@ -35,7 +37,9 @@ from inorder.journal.layout import (
     read_head,
     read_snapshot,
     snapshot_name,
+    write_snapshot,
 )
+from inorder.journal.mending import mended
 from inorder.journal.opening import had_been_durable, was_complete
 
 
@@ -81,11 +85,24 @@ class _Looking:
                 body = read_snapshot(self._files, number)
                 if self._meaning is not None and (problem := self._meaning.snapshot(body)):
                     yield Finding(snapshot_name(number), FILE_HEADER, problem, True, 0, 0, meaningless=True)
+                yield from self._lost_parts(number, body)
             except JournalDamaged as damage:
                 size = self._files.open(damage.file).size()
                 yield Finding(damage.file, damage.position, damage.problem, True, size - damage.position, 0)
             except FileNotFoundError:
                 pass  # an owner has replaced it since
+
+    def _lost_parts(self, snapshot: int, body: bytes) -> Iterator[Finding]:
+        """The segments that the snapshot names and that are gone or too short."""
+        parts = [
+            Part(first_location(number), number << SEGMENT_SHIFT | file.size(), file.size())
+            for number, file in self._logs.items()
+        ]
+        lost = lost_parts(plain_snapshot(body), parts)
+        if lost and layout(self._files).snapshot != snapshot:
+            return  # an owner has replaced it since, and may have dropped some of them
+        for location, problem in lost:
+            yield Finding(log_name(segment_of(location)), location & OFFSET_MASK, problem, True, 0, 0)
 
     def _in_header(self, number: int, file: File) -> Iterator[Finding]:
         try:
@@ -115,6 +132,9 @@ class _Looking:
                     self.frames += 1
                     self._end = location + FRAME_HEADER + len(body)
                     self._meter.add(FRAME_HEADER + len(body))
+                    start = self._end
+                if start < end and number != self._found.logs[-1]:  # only the last one has room for frames
+                    yield Finding(log_name(number), start & OFFSET_MASK, NO_FRAME, True, end - start, frames)
                 return
             except BadFrame as bad:
                 lost = had_been_durable(bad.location, file, self._found, self._durable)
@@ -173,7 +193,18 @@ class _Repairing:
                 f"left {finding.file} as it is: the snapshot stands for it, "
                 f"but what was at byte {finding.position} cannot be read again"
             )
+        self._mend_snapshot(found.snapshot, {number for number, *_ in places})
         return False
+
+    def _mend_snapshot(self, number: int, damaged: set[int]) -> None:
+        if not damaged:
+            return
+        name, body = snapshot_name(number), read_snapshot(self._folder, number)
+        new = mended(body, self._folder, sorted(damaged))
+        if new != body:
+            self._copy(name)
+            write_snapshot(self._folder, number, new)
+            self.actions.append(f"wrote {name} anew, without the messages that cannot be read again")
 
     def _note(self, action: str) -> None:
         if action not in self.actions:

@@ -15,9 +15,9 @@ from inorder.journal.files import File, Files, write_all
 from inorder.journal.frames import (
     FRAME_HEADER,
     LOG_MAGIC,
+    NO_FRAME,
     OFFSET_MASK,
     SEGMENT_SHIFT,
-    SNAPSHOT_MAGIC,
     BadFrame,
     file_header,
     first_location,
@@ -26,7 +26,7 @@ from inorder.journal.frames import (
     segment_of,
 )
 from inorder.journal.head import HEAD_NAME, Head
-from inorder.journal.layout import TEMPORARY, log_name, snapshot_name
+from inorder.journal.layout import TEMPORARY, log_name, snapshot_name, write_snapshot
 from inorder.journal.opening import Opening
 
 _OPEN_FILES = 32  # segments kept open for reading
@@ -72,7 +72,12 @@ class SegmentStore:
     def recover(self) -> Recovered:
         with self._stops_if_it_fails("read", str(self._files)):
             opening = Opening(self._files)
-        return Recovered(opening.snapshot, self._recovered_frames(opening))
+            parts = [self._part_on_disk(number) for number in opening.found.logs if number < opening.found.snapshot]
+        return Recovered(opening.snapshot, self._recovered_frames(opening), parts)
+
+    def _part_on_disk(self, number: int) -> Part:
+        size = self._files.open(log_name(number)).size()
+        return Part(first_location(number), number << SEGMENT_SHIFT | size, size)
 
     def _recovered_frames(self, opening: Opening) -> Iterator[tuple[Location, bytes]]:
         with self._stops_if_it_fails("read", str(self._files)):
@@ -213,15 +218,8 @@ class SegmentStore:
             number = segment_of(before)
             if number < self._snapshot or before not in (part.first for part in self.parts()):
                 raise InvalidArgument(f"no part that could follow a snapshot begins at location {before}")
-            data = b"".join(body)
-            header = file_header(SNAPSHOT_MAGIC, number, 0) + frame_header(first_location(number), 0, data)
             with self._stops_if_it_fails("save", snapshot_name(number)):
-                file = self._files.create(TEMPORARY)
-                write_all(file, 0, header)
-                write_all(file, len(header), data)
-                file.sync()
-                self._files.rename(TEMPORARY, snapshot_name(number))
-                self._files.sync()
+                write_snapshot(self._files, number, b"".join(body))
                 if 0 < self._snapshot < number:
                     self._files.unlink(snapshot_name(self._snapshot))
             self._snapshot = number
@@ -247,6 +245,9 @@ class SegmentStore:
             del self._sealed[number]
             self._readable.pop(number, None)
 
+    def damage(self, location: Location, problem: str) -> JournalDamaged:
+        return JournalDamaged(log_name(segment_of(location)), location & OFFSET_MASK, problem)
+
     # Reading
 
     def end(self) -> Location:
@@ -260,7 +261,9 @@ class SegmentStore:
             start = max(start, first_location(number))
             stop = segment_end if end is None else min(segment_end, end)
             try:
-                yield from frames_in(file, start, stop)
+                ended = yield from frames_in(file, start, stop)
+                if ended < stop:  # room for frames is never before the end of what was written
+                    raise self.damage(ended, NO_FRAME)
             except BadFrame as bad:
                 raise bad.as_damage(log_name(number)) from None
             except OSError as error:

@@ -80,7 +80,8 @@ class SqliteStore:
             self._last = last_part(self._connection)
             found = read_snapshot(self._connection)
             self._before = found[0] if found else 0
-        return Recovered(found[1] if found else None, self._recovered_frames())
+            parts = [part for part in self._sealed.values() if part.first < self._before]
+        return Recovered(found[1] if found else None, self._recovered_frames(), parts)
 
     def _recovered_frames(self) -> Iterator[tuple[Location, bytes]]:
         self._recovered = True  # before the frames are read, as reading them is what `read` does
@@ -176,6 +177,9 @@ class SqliteStore:
                 self._connection.execute("DELETE FROM parts WHERE first = ?", (known.first,))
             self._commit()
             del self._sealed[part.first]
+
+    def damage(self, location: Location, problem: str) -> JournalDamaged:
+        return JournalDamaged(DATABASE, location, problem, unit="frame")
 
     # Reading
 

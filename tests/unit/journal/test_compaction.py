@@ -12,12 +12,18 @@ from inorder.journal.journal import Journal
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
 from inorder.message import Message
+from inorder.testing.clock import ManualClock
+from inorder.testing.faults import Faults, FaultyDisk, PowerCut
 
 both = pytest.mark.parametrize("kind", [SegmentStore, SqliteStore])
 
 
 def opened(folder: Path, kind: Callable[..., Store]) -> MessageQueue:
     return MessageQueue(journal=Journal(kind(Folder(folder), segment_bytes=2_000)))
+
+
+def on(disk: FaultyDisk) -> MessageQueue:
+    return MessageQueue(ManualClock(), Journal(SegmentStore(disk, segment_bytes=1_000)))
 
 
 def publish(queue: MessageQueue, count: int) -> None:
@@ -57,3 +63,29 @@ def test_parts_whose_messages_are_all_acked_are_dropped(tmp_path: Path, kind: Ca
     queue = opened(tmp_path, kind)
     assert [message.position for message in queue.pull("billing", 1_000)] == list(range(90, 100))
     queue.close()
+
+
+@pytest.mark.parametrize("restart", [FaultyDisk.restart, FaultyDisk.restart_without_the_unsynced, FaultyDisk.kill])
+def test_a_crash_anywhere_while_parts_are_dropped_leaves_a_journal_that_opens(
+    restart: Callable[[FaultyDisk], None],
+) -> None:
+    lost_power = True
+    cut_at = 0
+    while lost_power:
+        cut_at += 1
+        disk = FaultyDisk(cut_at)
+        queue = on(disk)
+        queue.register_topic("orders")
+        queue.register_subscription("billing", "orders")
+        publish(queue, 60)
+        queue._save()
+        queue.ack([message.ack_id for message in queue.pull("billing", 50)])
+        disk.faults = Faults(power_cut_at=disk.changes + cut_at)
+        try:
+            queue._save()
+            lost_power = False
+        except PowerCut:
+            restart(disk)
+            queue = on(disk)
+            assert [message.position for message in queue.pull("billing", 100)][-10:] == [*range(50, 60)]
+    assert cut_at > 20

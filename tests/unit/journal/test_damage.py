@@ -1,15 +1,21 @@
 """A torn end is cut, damage is DataLoss that names file and byte, and never the other way round."""
 
+import json
 from collections.abc import Callable
 from struct import pack
 from zlib import crc32
 
 import pytest
 
+from inorder.broker import MessageQueue
 from inorder.errors import DataLoss, JournalDamaged, JournalTooNew
 from inorder.journal import Location
 from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
+from inorder.journal.journal import Journal
+from inorder.journal.layout import write_snapshot
 from inorder.journal.segments import SegmentStore
+from inorder.message import Message
+from inorder.testing.clock import ManualClock
 from inorder.testing.faults import Faults, FaultyDisk
 
 LAST = "00000003.log"
@@ -316,3 +322,86 @@ def test_a_closed_journal_keeps_no_room() -> None:
     assert len(disk.read("00000001.log")) > place(location)[1] + FRAME_HEADER + 1
     store.close()
     assert len(disk.read("00000001.log")) == place(location)[1] + FRAME_HEADER + 1
+
+
+def broker(disk: FaultyDisk) -> MessageQueue:
+    return MessageQueue(ManualClock(), Journal(SegmentStore(disk, segment_bytes=2_000)))
+
+
+def with_a_backlog_before_the_snapshot() -> FaultyDisk:
+    disk = FaultyDisk(0)
+    queue = broker(disk)
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders")
+    for number in range(60):
+        queue.publish("orders", [Message(b"%d" % number * 50)])
+    queue.ack([message.ack_id for message in queue.pull("billing", 30)])
+    queue.close()
+    return disk
+
+
+def backlog(disk: FaultyDisk) -> list[int]:
+    queue = broker(disk)
+    try:
+        return [message.position for message in queue.pull("billing", 1_000)]
+    finally:
+        disk.kill()
+
+
+def named(disk: FaultyDisk) -> list[str]:
+    return sorted(name for name in disk.names() if name.endswith(".log"))[:-1]
+
+
+LOSSES: list[Callable[[FaultyDisk, str], None]] = [
+    lambda disk, name: disk.remove(name),
+    lambda disk, name: disk.overwrite(name, b""),
+    lambda disk, name: disk.overwrite(name, bytes(len(disk.read(name)))),
+    lambda disk, name: disk.overwrite(name, disk.read(name)[:-1]),
+]
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=["missing", "empty", "zeroed", "cut"])
+def test_whatever_is_lost_before_the_snapshot_is_named_if_messages_that_wait_stand_in_it(
+    lose: Callable[[FaultyDisk, str], None],
+) -> None:
+    assert backlog(with_a_backlog_before_the_snapshot()) == [*range(30, 60)]
+    for name in named(with_a_backlog_before_the_snapshot()):
+        disk = with_a_backlog_before_the_snapshot()
+        lose(disk, name)
+        with pytest.raises(JournalDamaged) as raised:
+            backlog(disk)
+        assert raised.value.file == name
+
+
+def test_a_lost_segment_that_a_snapshot_names_is_found_before_anything_is_changed() -> None:
+    disk = with_a_backlog_before_the_snapshot()
+    disk.remove(named(disk)[1])
+    before = contents(disk)
+    with pytest.raises(JournalDamaged, match="the part that begins here is missing"):
+        broker(disk)
+    assert contents(disk) == before
+
+
+def test_a_block_that_reads_with_a_hole_is_damage() -> None:
+    disk = FaultyDisk(0)
+    queue = broker(disk)
+    queue.register_topic("orders", {"message_retention_duration": 3_600})
+    queue.publish("orders", [Message(b"a"), Message(b"b")])
+    queue.register_subscription("billing", "orders")
+    index = queue._state.topics["orders"].history.index  # type: ignore[attr-defined]
+    index.ends[-1] = 3  # as if one more had been there
+    with pytest.raises(JournalDamaged, match="messages 2 to 2 are missing"):
+        queue.seek("billing", position=0)
+
+
+def test_a_snapshot_of_the_first_journals_names_no_parts_and_opens() -> None:
+    disk = with_a_backlog_before_the_snapshot()
+    [snapshot] = [name for name in disk.names() if name.endswith(".snapshot")]
+    number, body = int(snapshot[:8]), disk.read(snapshot)[FILE_HEADER + FRAME_HEADER :]
+    plain = json.loads(body)
+    del plain["parts"]
+    disk.remove(snapshot)
+    write_snapshot(disk, number, json.dumps(plain).encode())
+    assert backlog(disk) == [*range(30, 60)]
+    disk.remove(named(disk)[0])  # which may have been dropped, for all that anybody knows
+    assert backlog(disk)[-1] == 59

@@ -1,20 +1,24 @@
 """What verify says about a journal, and what repair keeps of it."""
 
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inorder.broker import MessageQueue
 from inorder.errors import JournalDamaged, JournalInUse, NotFound
 from inorder.journal import Store
 from inorder.journal.files import File, Folder
+from inorder.journal.journal import Journal
 from inorder.journal.segment_tools import verify_segments
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
 from inorder.journal.tools import repair, verify
+from inorder.message import Message
 
 BODIES = [b"%d " % number * 12 for number in range(10, 22)]  # four frames in each of three segments
 FRAME = 24 + len(BODIES[0])
@@ -262,3 +266,46 @@ def test_a_database_that_sqlite_cannot_read_is_left_to_its_own_tools(tmp_path: P
     assert verify(tmp_path).lost
     with pytest.raises(JournalDamaged, match=r"sqlite3 journal.db .recover"):
         repair(tmp_path)
+
+
+def with_backlog(folder: Path) -> None:
+    queue = broker(folder)
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders")
+    for number in range(60):
+        queue.publish("orders", [Message(b"%d" % number * 50)])
+    queue.close()
+
+
+def broker(folder: Path) -> MessageQueue:
+    return MessageQueue(journal=Journal(SegmentStore(Folder(folder), segment_bytes=2_000)))
+
+
+@pytest.mark.parametrize(
+    ("lose", "positions"),
+    [
+        (lambda path: path.unlink(), range(9, 60)),
+        (lambda path: path.write_bytes(b""), range(9, 60)),
+        (lambda path: path.write_bytes(bytes(path.stat().st_size)), range(9, 60)),
+        (lambda path: os.truncate(path, 1_000), [0, 1, *range(9, 60)]),
+        (lambda path: flip(path, 1_000), [0, 1, *range(3, 60)]),
+    ],
+    ids=["missing", "empty", "zeroed", "cut", "flipped"],
+)
+def test_what_is_lost_before_the_snapshot_is_found_and_after_a_repair_the_rest_is_delivered(
+    tmp_path: Path, lose: Callable[[Path], object], positions: Iterable[int]
+) -> None:
+    with_backlog(tmp_path)
+    assert verify(tmp_path).findings == []
+    lose(tmp_path / "00000001.log")
+    with pytest.raises(JournalDamaged, match=r"00000001\.log"):
+        broker(tmp_path)
+    assert {finding.file for finding in verify(tmp_path).lost} == {"00000001.log"}
+    repaired = repair(tmp_path)
+    assert repaired.actions[-1].endswith("without the messages that cannot be read again")
+    assert repaired.copies is not None
+    assert [path.suffix for path in repaired.copies.iterdir()] == [".snapshot"]
+    assert repair(tmp_path).copies is None
+    queue = broker(tmp_path)
+    assert [message.position for message in queue.pull("billing", 100)] == [*positions]
+    queue.close()
