@@ -25,6 +25,7 @@ SNAPSHOT_MAGIC = b"inordsnp"
 FRAME_MAGIC = b"\xabfr\n"
 NO_FRAME = "no frame begins here"
 
+_ALL_BITS = (1 << 64) - 1  # of a location: the name of a stray file may have a number with more
 SEGMENT_SHIFT = 40  # a location is the segment's number and, in its low bits, the byte within the file
 OFFSET_MASK = (1 << SEGMENT_SHIFT) - 1
 LONGEST_BODY = (1 << 32) - 1
@@ -112,7 +113,7 @@ def frames_in(file: File, start: Location, end: Location) -> Generator[tuple[Loc
                 if only_zeros(file, location, end):
                     return location
                 raise BadFrame(location, NO_FRAME)
-            if header_checksum != crc32(_LOCATION.pack(location), crc32(data[at : at + _CHECKED])):
+            if header_checksum != crc32(_LOCATION.pack(location & _ALL_BITS), crc32(data[at : at + _CHECKED])):
                 raise BadFrame(location, "the frame's header does not match its checksum")
             wanted = header_size + length
             if at + wanted > whole:
@@ -156,6 +157,6 @@ def headers_behind(file: File, start: Location, end: Location) -> Iterator[Frame
     at = data.find(FRAME_MAGIC, 1)
     while 0 < at <= len(data) - FRAME_HEADER:
         _, length, durable, _, checksum = _FRAME.unpack_from(data, at)
-        if checksum == crc32(_LOCATION.pack(start + at), crc32(data[at : at + _CHECKED])):
+        if checksum == crc32(_LOCATION.pack(start + at & _ALL_BITS), crc32(data[at : at + _CHECKED])):
             yield FrameHeader(start + at, durable, length)
         at = data.find(FRAME_MAGIC, at + 1)

@@ -1,5 +1,6 @@
 """Which files a journal's folder has, and which of them belong together."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from inorder.errors import JournalDamaged, OtherJournal
@@ -48,6 +49,21 @@ class Layout(NamedTuple):
         return [number for number in self.logs if number >= self.snapshot]
 
 
+class Gap(NamedTuple):
+    """Segments that should be there and are not."""
+
+    first: int
+    last: int
+    behind: str  # the file that follows; nothing if none does
+
+    @property
+    def problem(self) -> str:
+        if not self.behind:
+            return MISSING
+        upto = f", and so are all up to {log_name(self.last)}" if self.first < self.last else ""
+        return f"{MISSING}{upto}; {self.behind} is there, unless that is a stray one"
+
+
 def layout(files: Files) -> Layout:
     names = files.names()
     if DATABASE in names:
@@ -60,19 +76,24 @@ def _numbers(names: list[str], ending: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit() and len(stem) >= 8)
 
 
-def missing(found: Layout) -> list[int]:
-    """The segments that should be there, from the snapshot on, and are not."""
+def missing(found: Layout) -> list[Gap]:
+    """Where segments should be, from the snapshot on, and are not. One gap at most between two that are there."""
     if not found.logs and not found.snapshots:
         return []
     first = found.snapshot or 1
-    last = found.live[-1] if found.live else first
-    return sorted(set(range(first, last + 1)).difference(found.live))
+    if not found.live:
+        return [Gap(first, first, "")]
+    return [
+        Gap(before + 1, after - 1, log_name(after))
+        for before, after in pairwise([first - 1, *found.live])
+        if after - before > 1
+    ]
 
 
 def check_complete(found: Layout) -> None:
     """Raise DataLoss unless the segments from the snapshot on are all there."""
-    for number in missing(found):
-        raise JournalDamaged(log_name(number), 0, MISSING)
+    for gap in missing(found):
+        raise JournalDamaged(log_name(gap.first), 0, gap.problem)
 
 
 def read_snapshot(files: Files, number: int) -> bytes:

@@ -29,7 +29,6 @@ from inorder.journal.frames import (
 from inorder.journal.head import HEAD_NAME, Head
 from inorder.journal.index import lost_parts, plain_snapshot
 from inorder.journal.layout import (
-    MISSING,
     Layout,
     layout,
     log_name,
@@ -71,8 +70,8 @@ class _Looking:
 
     def findings(self) -> Iterator[Finding]:
         yield from self._in_snapshot()
-        for number in missing(self._found):
-            yield Finding(log_name(number), 0, MISSING, True, 0, 0)
+        for gap in missing(self._found):
+            yield Finding(log_name(gap.first), 0, gap.problem, True, 0, 0)
         for number, file in self._logs.items():
             yield from self._in_header(number, file)
             yield from self._in_frames(number, file)
@@ -214,7 +213,7 @@ class _Repairing:
         """Set the snapshot aside if all that it stands for is still there to be replayed."""
         older = found.snapshots[-2] if len(found.snapshots) > 1 else 1
         name = snapshot_name(found.snapshot)
-        if not set(range(older, found.snapshot)) <= set(found.logs):
+        if len([number for number in found.logs if older <= number < found.snapshot]) < found.snapshot - older:
             raise JournalDamaged(name, 0, "it cannot be repaired, as segments that it stands for have been dropped")
         self._copy(name)
         self._folder.unlink(name)

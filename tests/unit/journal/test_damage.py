@@ -13,6 +13,7 @@ from inorder.journal import Location
 from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
 from inorder.journal.journal import Journal
 from inorder.journal.layout import write_snapshot
+from inorder.journal.segment_tools import verify_segments
 from inorder.journal.segments import SegmentStore
 from inorder.message import Message
 from inorder.testing.clock import ManualClock
@@ -162,6 +163,19 @@ def test_a_missing_segment_is_damage(missing: str) -> None:
     disk, _ = written()
     disk.remove(missing)
     assert damage(disk).file == missing
+
+
+@pytest.mark.parametrize("stray", ["20261116.log", "20261116202611162026.log"])
+def test_a_stray_file_with_a_large_number_is_named_and_costs_nothing(stray: str) -> None:
+    disk, _ = written()
+    disk.create(stray)
+    disk.overwrite(stray, disk.read(LAST))
+    found = damage(disk)
+    assert found.file == "00000004.log"
+    assert stray in found.problem
+    assert {"00000004.log", stray} <= {finding.file for finding in verify_segments(disk).findings}
+    disk.remove(stray)
+    assert recovered(disk)[0] == BODIES
 
 
 def test_a_segment_that_was_being_created_is_removed_and_proves_the_one_before_it() -> None:
