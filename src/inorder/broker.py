@@ -148,12 +148,12 @@ class MessageQueue(Turns):
 
     def get_topic(self, name: str) -> TopicMetadata | None:
         with self._lock:
-            topic = self._state.topics.get(str(name))
+            topic = self._known().topics.get(str(name))
             return None if topic is None else _topic_metadata(topic)
 
     def get_all_topics(self) -> list[TopicMetadata]:
         with self._lock:
-            return [_topic_metadata(topic) for topic in self._state.topics.values()]
+            return [_topic_metadata(topic) for topic in self._known().topics.values()]
 
     # -- subscriptions -----------------------------------------------------------------------------
 
@@ -203,16 +203,16 @@ class MessageQueue(Turns):
 
     def get_subscription(self, name: str) -> SubscriptionMetadata | None:
         with self._lock:
-            subscription = self._state.subscriptions.get(str(name))
+            subscription = self._known().subscriptions.get(str(name))
             return None if subscription is None else _subscription_metadata(subscription)
 
     def get_subscriptions_for_topic(self, topic: str) -> list[SubscriptionMetadata]:
         with self._lock:
-            return [_subscription_metadata(subscription) for subscription in self._state.subscriptions_of(topic)]
+            return [_subscription_metadata(subscription) for subscription in self._known().subscriptions_of(topic)]
 
     def get_all_subscriptions(self) -> list[SubscriptionMetadata]:
         with self._lock:
-            return [_subscription_metadata(subscription) for subscription in self._state.subscriptions.values()]
+            return [_subscription_metadata(subscription) for subscription in self._known().subscriptions.values()]
 
     # -- messages in -------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class MessageQueue(Turns):
     def has_written(self, topic: str, writer: str, epoch: int) -> bool:
         """Whether an epoch of a writer is published to its end."""
         with self._lock:
-            return self._state.topic(topic).writers.get(writer, (-1, 0)) >= (epoch, LAST_PART)
+            return self._known().topic(topic).writers.get(writer, (-1, 0)) >= (epoch, LAST_PART)
 
     # -- messages out ------------------------------------------------------------------------------
 
@@ -341,7 +341,7 @@ class MessageQueue(Turns):
     def consumer(self, subscription: str) -> Source:
         """One more consumer of a subscription, to take as: of a key it keeps what it has, beside others."""
         with self._lock:
-            found = self._state.subscription(subscription)
+            found = self._known().subscription(subscription)
             return _Source(self, found.name, found.id_prefix, found.ack_id_prefix)
 
     def _check_consumer(self, source: Source, subscription: str) -> None:
@@ -358,7 +358,7 @@ class MessageQueue(Turns):
     def prefixes(self, subscription: str) -> tuple[str, str]:
         """What the message ids and the ack ids of a subscription begin with."""
         with self._lock:
-            subscribed = self._state.subscription(subscription)
+            subscribed = self._known().subscription(subscription)
             return subscribed.id_prefix, subscribed.ack_id_prefix
 
     def ack(self, ack_id: AckId | Iterable[AckId]) -> None:
@@ -552,13 +552,13 @@ class MessageQueue(Turns):
 
     def get_snapshot(self, name: str) -> SnapshotMetadata | None:
         with self._lock, suppress(SnapshotNotFound):
-            return _snapshot_metadata(self._state.snapshot(name, self.clock.now_us()))
+            return _snapshot_metadata(self._known().snapshot(name, self.clock.now_us()))
         return None
 
     def get_all_snapshots(self) -> list[SnapshotMetadata]:
         """Those that have not expired."""
         with self._lock:
-            return [_snapshot_metadata(found) for found in self._state.living_snapshots(self.clock.now_us())]
+            return [_snapshot_metadata(found) for found in self._known().living_snapshots(self.clock.now_us())]
 
     def close(self) -> None:
         """Take no more calls. Publishers that wait for room get `Closed`.

@@ -259,6 +259,12 @@ class Turns:
                 self._due = self._commits.written()
         return now_us
 
+    def _known(self) -> State:
+        """The state, for a look at it with the lock held. Once the journal has failed, it may be ahead of the disk."""
+        if self._failure is not None:
+            raise self._failure
+        return self._state
+
     def _decided(self, decision: Decision[T], subscription: str | None) -> T:
         reply, events, problems = decision
         self._commit(events)

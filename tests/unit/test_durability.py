@@ -308,6 +308,31 @@ def test_a_disk_that_fails_stops_the_broker_and_nothing_untrue_is_answered(fault
     assert data(on(disk)) in ([b"1"], [b"1", b"2" * 100_000])  # what was not answered may be there or not
 
 
+def test_after_the_disk_has_failed_nobody_is_told_what_may_not_be_on_it() -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    disk.faults = Faults(sync_error=1)
+    with pytest.raises(JournalFailed):
+        queue.register_topic("invoices")
+    looks: list[Callable[[], object]] = [
+        lambda: queue.topic_exists("invoices"),
+        lambda: queue.get_topic("orders"),
+        queue.get_all_topics,
+        lambda: queue.subscription_exists("billing"),
+        lambda: queue.get_subscription("billing"),
+        lambda: queue.get_subscriptions_for_topic("orders"),
+        queue.get_all_subscriptions,
+        lambda: queue.get_snapshot("now"),
+        queue.get_all_snapshots,
+        lambda: queue.has_written("orders", "writer", 1),
+        lambda: queue.consumer("billing"),
+        lambda: queue.prefixes("billing"),
+    ]
+    for look in looks:
+        with pytest.raises(JournalFailed, match="could not sync"):
+            look()
+
+
 def test_nobody_waits_to_sync_what_a_disk_that_failed_has_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "IDLE_SECONDS", 0.001)
     before = set(threading.enumerate())

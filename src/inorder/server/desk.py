@@ -244,13 +244,13 @@ class Desk:
             for taker in [taker for taker in self._takers if taker.pushes != self.pushed]:
                 taker.end(not_pulled())
             given = self._give_in_turns() if self._giving else 0
+            if not given and self._takers:
+                self._find_out_why()
         except Exception as error:
             self.end(error)
             return
         if given >= IN_A_ROW:
             self.ask()
-        elif not given and self._takers:
-            self._find_out_why()
 
     def _give_in_turns(self) -> int:
         """Rounds, until nothing is left to give, nobody has room, or enough was given for now."""

@@ -91,7 +91,9 @@ class Exporter:
         self.serving = True
 
     async def text(self) -> str:
-        if monotonic() >= self._look_at:
+        if self._broker.failure is not None:  # of what it held nobody can say what is on disk
+            self._seen = {}
+        elif monotonic() >= self._look_at:
             began = monotonic()
             self._seen = await self._admin.run(self._look)
             self._look_at = monotonic() + (monotonic() - began) / LOOKING_SHARE
@@ -107,10 +109,12 @@ class Exporter:
         return seen
 
     def _samples(self) -> Iterator[tuple[str, Samples]]:
-        yield "inorder_serving", [((), self.serving and self._broker.failure is None)]
+        well = self._broker.failure is None
+        yield "inorder_serving", [((), self.serving and well)]
+        topics = self._broker.get_all_topics() if well else ()
         yield (
             "inorder_published_total",
-            [((self._names.topic_resource(topic.name),), topic.published) for topic in self._broker.get_all_topics()],
+            [((self._names.topic_resource(topic.name),), topic.published) for topic in topics],
         )
         yield from self._of_subscriptions()
         yield from self._of_streams()
