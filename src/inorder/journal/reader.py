@@ -11,6 +11,7 @@ from inorder.errors import FrameDropped, JournalDamaged, JournalFailed
 from inorder.journal import Location, Part
 from inorder.journal.files import File, Files
 from inorder.journal.frames import (
+    FILE_HEADER,
     LOG_MAGIC,
     NO_FRAME,
     OFFSET_MASK,
@@ -22,7 +23,10 @@ from inorder.journal.frames import (
     previous_end,
     segment_of,
 )
+from inorder.journal.head import HEAD_NAME
 from inorder.journal.layout import MISSING, layout, log_name, read_head, read_snapshot
+
+_NO_HEAD = "it does not say how far the journal is durable: open the broker once, which finds out and writes it anew"
 
 
 class Reader(Protocol):
@@ -48,7 +52,16 @@ class SegmentReader:
         self._files = files
 
     def end(self) -> Location:
-        return read_head(self._files)
+        if durable := read_head(self._files):
+            return durable
+        if self._has_frames() and not (durable := read_head(self._files)):  # or an owner has come in between
+            raise JournalDamaged(HEAD_NAME, 0, _NO_HEAD)
+        return durable
+
+    def _has_frames(self) -> bool:
+        """Whether there is more than what an owner creates before it writes the head."""
+        logs, snapshots = layout(self._files)
+        return bool(snapshots) or logs > [1] or any(self._files.open(log_name(n)).size() > FILE_HEADER for n in logs)
 
     def snapshot(self) -> tuple[Location, bytes] | None:
         while number := layout(self._files).snapshot:

@@ -94,6 +94,30 @@ def test_all_parts_before_the_snapshot_may_be_gone() -> None:
     assert list(reader.read()) == []
 
 
+@pytest.mark.parametrize("said", [None, b"", bytes(32), b"x" * 32])
+def test_a_journal_whose_head_says_nothing_is_not_taken_for_an_empty_one(said: bytes | None) -> None:
+    disk = FaultyDisk(0)
+    store, reader = owned(disk), SegmentReader(disk)
+    frames = append(store, 3)
+    store.close()
+    disk.remove("head")
+    if said is not None:
+        disk.create("head")
+        disk.overwrite("head", said)
+    for look in (reader.end, reader.parts, lambda: list(reader.read())):
+        with pytest.raises(JournalDamaged, match="head, byte 0: .*open the broker once"):
+            look()
+    owned(disk).close()
+    assert list(reader.read()) == frames
+
+
+def test_a_journal_that_is_being_created_is_an_empty_one() -> None:
+    disk = FaultyDisk(0)
+    owned(disk)
+    disk.remove("head")
+    assert SegmentReader(disk).end() == 0
+
+
 def test_damage_is_damage() -> None:
     disk = FaultyDisk(0)
     store, reader = owned(disk), SegmentReader(disk)
