@@ -71,7 +71,8 @@ class Ingest:
                     done += 1
                 except Closed:
                     raise
-                except InorderError as error:  # damage, or a topic that is missing or full: what is behind has to wait
+                # Damage, a topic that is missing or full, files that cannot be removed: what is behind has to wait.
+                except (InorderError, OSError) as error:
                     stuck.add(commit.writer)
                     self._tell(commit, error)
         return done
@@ -87,7 +88,7 @@ class Ingest:
         broker.write(epoch.topic, NOTHING, writer=commit.writer, epoch=commit.epoch, part=LAST_PART)
         self._incoming.forget(epoch)
 
-    def _tell(self, commit: Commit, error: InorderError) -> None:
+    def _tell(self, commit: Commit, error: Exception) -> None:
         if commit not in self._told:
             self._told.add(commit)
             _log.error("epoch %d of writer %r cannot be published yet: %s", commit.epoch, commit.writer, error)

@@ -8,7 +8,8 @@ import pytest
 from inorder import Message
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument, TopicNotFound
-from inorder.journal.incoming import INCOMING, Incoming
+from inorder.ingest import Ingest
+from inorder.journal.incoming import INCOMING, Epoch, Incoming
 from inorder.message import Batch, to_columns
 from inorder.testing import ManualClock
 
@@ -182,3 +183,26 @@ def test_a_part_that_is_missing_is_named_and_holds_up_its_writer_only(
     queue.take_in()
     assert received(queue) == ["b1"]
     assert "gone.part" in caplog.text
+
+
+def test_a_writer_whose_files_cannot_be_removed_is_told_once_and_holds_up_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn(Incoming):
+        def forget(self, epoch: Epoch) -> None:
+            if epoch.commit.writer == "a":
+                raise PermissionError("not yours")
+            super().forget(epoch)
+
+    queue = MessageQueue(ManualClock())
+    queue.register_topic("t")
+    queue.register_subscription("s", "t")
+    for writer in ("a", "b"):
+        commit(tmp_path, 0, (f"{writer}1",), writer=writer)
+    ingest = Ingest(Stubborn(tmp_path), queue)
+    for _ in range(3):
+        ingest.take_in()
+    ingest.stop()
+    assert sorted(received(queue)) == ["a1", "b1"]
+    assert caplog.text.count("not yours") == 1
+    assert [commit.writer for commit in Incoming(tmp_path).commits()] == ["a"]
