@@ -127,6 +127,8 @@ def _open(target: str) -> MessageQueue:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in ("journal", "sync", "sync_seconds"):
             raise InvalidArgument(f"target {target!r}: unknown option {name!r}; there are journal, sync, sync_seconds")
+        if name in options:
+            raise InvalidArgument(f"target {target!r}: option {name!r} is given twice")
         options[name] = value
     if "sync_seconds" in options:
         try:

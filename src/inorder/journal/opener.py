@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
-from inorder.errors import InvalidArgument
+from inorder.errors import InvalidArgument, JournalFailed
 from inorder.journal import Store
 from inorder.journal.files import Folder
 from inorder.journal.journal import Journal
@@ -19,6 +19,11 @@ def open_journal(folder: str | Path, kind: JournalKind = "segments") -> Journal:
     """The journal in a folder, which is made if it is missing. One owner at a time."""
     if kind not in get_args(JournalKind):
         raise InvalidArgument(f"journal: one of {', '.join(map(repr, get_args(JournalKind)))}, not {kind!r}")
-    place = Folder(Path(folder))
+    try:
+        place = Folder(Path(folder))
+    except OSError as error:
+        raise JournalFailed("create", str(folder), error) from error
+    except ValueError as error:
+        raise InvalidArgument(f"folder: {str(folder)!r} cannot be the name of one: {error}") from None
     store: Store = SegmentStore(place) if kind == "segments" else SqliteStore(place)
     return Journal(store)

@@ -10,6 +10,7 @@ import pytest
 
 from inorder import InvalidArgument, PubSub, Unavailable
 from inorder.broker import MessageQueue
+from inorder.errors import JournalFailed
 
 
 @pytest.fixture
@@ -120,11 +121,24 @@ def test_an_unknown_target_is_refused(target: Any) -> None:
         PubSub(target)
 
 
-@pytest.mark.parametrize("query", ["journal=files", "sync=always", "sync_seconds=soon", "sync_seconds=0"])
+@pytest.mark.parametrize(
+    "query", ["journal=files", "sync=always", "sync_seconds=soon", "sync_seconds=0", "sync=interval&sync=none"]
+)
 def test_a_file_target_with_a_wrong_option_is_refused(tmp_path: Path, query: str) -> None:
     with pytest.raises(InvalidArgument, match=query.split("=", maxsplit=1)[0]):
         PubSub(f"file:{tmp_path}/data?{query}")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("journal", ["segments", "sqlite"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, journal: str) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "file/data", "dangling", "x" * 300):
+        with pytest.raises(JournalFailed, match="could not create"):
+            PubSub(f"file:{tmp_path}/{name}?journal={journal}")
+    with pytest.raises(InvalidArgument, match="folder: .*null"):
+        PubSub(f"file:{tmp_path}/a%00b?journal={journal}")
 
 
 def test_a_folder_brings_back_what_was_published(tmp_path: Path) -> None:
