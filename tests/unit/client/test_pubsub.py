@@ -137,7 +137,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, journal: str) -> 
     for name in ("file", "file/data", "dangling", "x" * 300):
         with pytest.raises(JournalFailed, match="could not create"):
             PubSub(f"file:{tmp_path}/{name}?journal={journal}")
-    with pytest.raises(InvalidArgument, match="folder: .*null"):
+    with pytest.raises(InvalidArgument, match=r"folder: .*null"):
         PubSub(f"file:{tmp_path}/a%00b?journal={journal}")
 
 

@@ -105,7 +105,7 @@ def test_a_journal_whose_head_says_nothing_is_not_taken_for_an_empty_one(said: b
         disk.create("head")
         disk.overwrite("head", said)
     for look in (reader.end, reader.parts, lambda: list(reader.read())):
-        with pytest.raises(JournalDamaged, match="head, byte 0: .*open the broker once"):
+        with pytest.raises(JournalDamaged, match=r"head, byte 0: .*open the broker once"):
             look()
     owned(disk).close()
     assert list(reader.read()) == frames
