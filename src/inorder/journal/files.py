@@ -48,6 +48,9 @@ class Lock(Protocol):
 
     held: bool  # False once it was released, and in a process that was forked
 
+    def check(self) -> None:
+        """Raise OSError if the folder is no longer the one that is owned: somebody has removed or replaced it."""
+
     def release(self) -> None:
         """Let others own it."""
 

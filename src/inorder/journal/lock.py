@@ -1,5 +1,6 @@
 """One owner per folder: a lock that the kernel lets go when its process ends, however it ends."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -26,7 +27,8 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self.held = False
-        self._descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path = folder / LOCK_NAME
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             for _ in range(_GLANCES):
                 if _locked(self._descriptor, fcntl.LOCK_EX):
@@ -50,6 +52,13 @@ class FolderLock:
         text = f"process {os.getpid()} on {socket.gethostname()} since {since:%Y-%m-%d %H:%M:%S} UTC\n"
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)
+
+    def check(self) -> None:
+        """Raise OSError unless the file of that name is the one that is locked: another process may own the other."""
+        held, named = os.fstat(self._descriptor), os.stat(self._path)
+        if (held.st_dev, held.st_ino) != (named.st_dev, named.st_ino):
+            problem = "the folder or its lock was replaced, and may be another process's now"
+            raise OSError(errno.ESTALE, problem, str(self._path))
 
     def release(self) -> None:
         # Closing is enough, and never unlocks what another process holds through the same open file.

@@ -195,6 +195,7 @@ class SegmentStore:
                 tail.file.truncate(tail.end & OFFSET_MASK)
                 tail.file.sync()
             with self._stops_if_it_fails("create", log_name(number + 1)):
+                self._lock.check()
                 new = self._new_segment(number + 1, tail.end)
             self._sealed[number] = tail.end & OFFSET_MASK
             self._tail = new
@@ -219,6 +220,7 @@ class SegmentStore:
             if number < self._snapshot or before not in (part.first for part in self.parts()):
                 raise InvalidArgument(f"no part that could follow a snapshot begins at location {before}")
             with self._stops_if_it_fails("save", snapshot_name(number)):
+                self._lock.check()
                 write_snapshot(self._files, number, b"".join(body))
                 if 0 < self._snapshot < number:
                     self._files.unlink(snapshot_name(self._snapshot))
@@ -240,6 +242,7 @@ class SegmentStore:
             if number >= self._snapshot or number not in self._sealed:
                 raise InvalidArgument(f"{log_name(number)} is not a part that the snapshot stands for")
             with self._stops_if_it_fails("remove", log_name(number)):
+                self._lock.check()
                 self._files.unlink(log_name(number))
                 self._files.sync()  # one by one: a crash brings back no old part while a younger one is gone
             del self._sealed[number]
@@ -322,6 +325,9 @@ class SegmentStore:
             if self._closed:
                 return
             try:
+                if self._tail is not None and self._lock.held:  # who does not own the folder has kept nothing
+                    with self._stops_if_it_fails("close", str(self._files)):
+                        self._lock.check()
                 if self._failure is None and self._tail is not None and self._lock.held:
                     self.sync()
                     with self._stops_if_it_fails("sync", HEAD_NAME):

@@ -118,6 +118,7 @@ class SqliteStore:
             first, end, size = self._last
             if first != end:
                 with self._stops_if_it_fails("write"):
+                    self._lock.check()
                     self._begin()
                     self._connection.execute('UPDATE parts SET "end" = ?, size = ? WHERE first = ?', (end, size, first))
                     self._connection.execute("INSERT INTO parts VALUES (?, NULL, NULL)", (end,))
@@ -146,6 +147,7 @@ class SqliteStore:
             if before < self._before or before not in {*self._sealed, self._last.first}:
                 raise InvalidArgument(f"no part that could follow a snapshot begins at location {before}")
             with self._stops_if_it_fails("save the snapshot in"):
+                self._lock.check()
                 self._begin()
                 self._connection.execute("DELETE FROM snapshot")
                 self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (before, crc32(data), data))
@@ -170,6 +172,7 @@ class SqliteStore:
             if known is None or known.end > self._before:
                 raise InvalidArgument(f"the part at {part.first} is not one that the snapshot stands for")
             with self._stops_if_it_fails("drop a part of"):
+                self._lock.check()
                 self._begin()
                 self._connection.execute(
                     "DELETE FROM frames WHERE location >= ? AND location < ?", (known.first, known.end)
@@ -223,6 +226,9 @@ class SqliteStore:
             if self._closed:
                 return
             try:
+                if self._lock.held:  # who does not own the folder has kept nothing
+                    with self._stops_if_it_fails("close"):
+                        self._lock.check()
                 if self._failure is None and self._lock.held:
                     self._commit()
             finally:

@@ -210,6 +210,9 @@ class _DiskLock:
     def __init__(self) -> None:
         self.held = False
 
+    def check(self) -> None:
+        """Nobody replaces this folder."""
+
     def release(self) -> None:
         self.held = False
 

@@ -1,20 +1,24 @@
 """One owner per folder, whoever else asks and however the owner ends."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from inorder.errors import Closed, FailedPrecondition, JournalInUse
+from inorder.broker import MessageQueue
+from inorder.errors import Closed, FailedPrecondition, JournalFailed, JournalInUse
+from inorder.journal import Store
 from inorder.journal.files import Folder
 from inorder.journal.lock import FolderLock, owner_of
 from inorder.journal.segments import SegmentStore
+from inorder.journal.sqlite import SqliteStore
 
 OWNER = """
 import sys
@@ -151,3 +155,63 @@ def test_a_look_at_who_owns_it_keeps_nobody_from_owning_it(tmp_path: Path) -> No
     finally:
         looking.set()
         thread.join()
+
+
+def replaced(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "lock").touch()
+
+
+LOSSES: list[Callable[[Path], object]] = [shutil.rmtree, replaced, lambda folder: (folder / "lock").unlink()]
+
+
+@pytest.mark.parametrize("kind", [SegmentStore, SqliteStore])
+@pytest.mark.parametrize("lose", LOSSES, ids=["folder removed", "folder replaced", "lock removed"])
+@pytest.mark.parametrize("call", ["begin_part", "save_snapshot", "drop", "close"])
+def test_an_owner_whose_folder_or_lock_was_replaced_stops_and_touches_nothing(
+    tmp_path: Path, kind: Callable[..., Store], lose: Callable[[Path], object], call: str
+) -> None:
+    folder = tmp_path / "data"
+    store = kind(Folder(folder))
+    list(store.recover().frames)
+    store.append([b"one"])
+    store.save_snapshot([b"state"])
+    store.append([b"two"])
+    store.sync()
+    calls: dict[str, Callable[[], object]] = {
+        "begin_part": store.begin_part,
+        "save_snapshot": lambda: store.save_snapshot([b"more"]),
+        "drop": lambda: store.drop(parts[0]),
+        "close": store.close,
+    }
+    parts = store.parts()
+    lose(folder)
+    before = names(folder)
+    with pytest.raises(JournalFailed, match="lock"):
+        calls[call]()
+    assert names(folder) == before
+    if call != "close":
+        with pytest.raises(JournalFailed, match="lock"):
+            store.end()
+        with pytest.raises(JournalFailed, match="lock"):
+            store.close()
+
+
+def names(folder: Path) -> list[str]:
+    """All but those that SQLite removes when it closes, if it has them for itself."""
+    return sorted({path.name for path in folder.glob("*")} - {"journal.db-wal", "journal.db-shm"})
+
+
+def test_a_broker_that_closes_without_its_folder_says_so(tmp_path: Path) -> None:
+    queue = MessageQueue.open(tmp_path / "data")
+    queue.register_topic("orders")
+    shutil.rmtree(tmp_path / "data")
+    other = MessageQueue.open(tmp_path / "data")
+    other.register_topic("invoices")
+    with pytest.raises(JournalFailed, match="replaced"):
+        queue.close()
+    other.close()
+    other = MessageQueue.open(tmp_path / "data")
+    assert [topic.name for topic in other.get_all_topics()] == ["invoices"]
+    other.close()
