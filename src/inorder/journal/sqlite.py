@@ -359,8 +359,13 @@ def _batch(
             raise JournalDamaged(DATABASE, location, "the frame does not match its checksum", unit="frame")
         expected += 1
     if expected == start and start < end:
-        # Asked for a frame that is not there: a snapshot explains that, as its frames may be dropped.
-        if start < snapshot:
+        # Asked for a frame that is not there: a snapshot explains that, as whole parts before it may be dropped.
+        if start < snapshot and not _in_a_part(connection, start):
             raise FrameDropped(start, rows[0][0] if rows else snapshot)
         raise JournalDamaged(DATABASE, start, "the frame is missing", unit="frame")
     return [(location, body) for location, _, body in rows[: expected - start]]
+
+
+def _in_a_part(connection: sqlite3.Connection, location: Location) -> bool:
+    select = 'SELECT count(*) FROM parts WHERE first <= ? AND ("end" IS NULL OR "end" > ?)'
+    return bool(connection.execute(select, (location, location)).fetchone()[0])

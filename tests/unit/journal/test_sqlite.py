@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from inorder.broker import MessageQueue
 from inorder.errors import JournalDamaged, JournalFailed, JournalInUse, JournalTooNew
 from inorder.journal.files import Folder
 from inorder.journal.sqlite import SqliteReader, SqliteStore
+from inorder.message import Message
 
 
 def written(folder: Path) -> None:
@@ -46,6 +48,21 @@ def test_a_changed_or_missing_row_is_damage(tmp_path: Path, statement: str, prob
     change(tmp_path, statement)
     with pytest.raises(JournalDamaged, match=problem):
         recover(tmp_path)
+
+
+@pytest.mark.parametrize("first", [3, 50])
+def test_frames_that_are_missing_before_the_snapshot_are_damage_unless_their_part_was_dropped(
+    tmp_path: Path, first: int
+) -> None:
+    queue = MessageQueue.open(tmp_path, journal="sqlite")
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders")
+    for number in range(100):
+        queue.publish("orders", [Message(b"%d" % number)])
+    queue.close()
+    change(tmp_path, f"DELETE FROM frames WHERE location BETWEEN {first} AND 200")
+    with pytest.raises(JournalDamaged, match=f"journal.db, frame {first}: the frame is missing"):
+        MessageQueue.open(tmp_path, journal="sqlite").pull("billing", 1_000)
 
 
 @pytest.mark.parametrize("start", [0, 4096, 8192])
