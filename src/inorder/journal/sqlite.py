@@ -2,7 +2,8 @@
 
 One row per frame in one file, in WAL mode with synchronous=FULL: `sync` is a commit. A location is a row's
 number, and parts are ranges of rows that are as long as a segment file would be. SQLite does not check the
-bytes of a row when it reads them, so each has its own checksum.
+bytes of a row when it reads them, so each has its own checksum. And it takes a log that is damaged or gone for one
+that ends there, so a head beside it bears witness of what was committed, as it does beside segments.
 """
 
 import sqlite3
@@ -24,9 +25,12 @@ from inorder.errors import (
 from inorder.journal import SEGMENT_BYTES, SQLITE_BLOCK, Location, Part, Recovered
 from inorder.journal.files import Folder
 from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
-from inorder.journal.layout import DATABASE
+from inorder.journal.head import Head
+from inorder.journal.layout import DATABASE, MISSING, read_head
 
 FORMAT = 1
+BEHIND = "the frames from here on are missing, although they had been committed"
+_LOG = f"{DATABASE}-wal"
 _LARGEST_BATCH = 64  # frames read at once: few statements, little memory
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -54,6 +58,8 @@ class SqliteStore:
 
     def __init__(self, folder: Folder, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.report: list[str] = []
+        self._folder = folder
+        self._head: Head | None = None
         self._segment_bytes = segment_bytes
         self._busy = threading.RLock()
         self._failure: JournalFailed | None = None
@@ -67,6 +73,7 @@ class SqliteStore:
             raise JournalFailed("lock", str(folder), error) from error
         try:
             with self._stops_if_it_fails("open"):
+                check_witness(folder)
                 self._connection = _opened(folder)
         except BaseException:
             self._lock.release()
@@ -87,9 +94,17 @@ class SqliteStore:
         self._recovered = True  # before the frames are read, as reading them is what `read` does
         try:
             yield from self.read(self._before or 1)
+            with self._busy, self._stops_if_it_fails("read"):
+                self._head = self._witness()
         except BaseException:
             self._recovered = False
             raise
+
+    def _witness(self) -> Head:
+        # What was being committed when a process ended may be read from its log without being on disk yet.
+        if _LOG in self._folder.names():
+            self._folder.open(_LOG).sync()
+        return Head(self._folder, self._last.end)
 
     # Writing
 
@@ -136,6 +151,8 @@ class SqliteStore:
         if self._connection.in_transaction:
             with self._stops_if_it_fails("sync"):
                 self._connection.execute("COMMIT")
+            if self._head is not None:
+                self._head.publish(self._last.end)
 
     # Snapshots and parts
 
@@ -231,6 +248,9 @@ class SqliteStore:
                         self._lock.check()
                 if self._failure is None and self._lock.held:
                     self._commit()
+                    if self._head is not None:
+                        with self._stops_if_it_fails("close"):
+                            self._head.flush()
             finally:
                 self._closed = True
                 if self._lock.held:  # SQLite must not be touched in a forked process
@@ -242,11 +262,16 @@ class SqliteReader:
     """A `Reader` of a journal on SQLite: what is committed, through connections that can only read."""
 
     def __init__(self, folder: Folder) -> None:
+        self._folder = folder
         self._address = f"{(folder.path / DATABASE).as_uri()}?mode=ro"
 
     def end(self) -> Location:
+        said = read_head(self._folder)  # before the database, which only grows
         with self._connection() as connection:
-            return last_part(connection).end
+            end = last_part(connection).end
+        if said > end:
+            raise behind_the_witness(end)
+        return end
 
     def snapshot(self) -> tuple[Location, bytes] | None:
         with self._connection() as connection:
@@ -286,6 +311,28 @@ class SqliteReader:
             raise JournalFailed("read", DATABASE, error) from error
 
 
+def check_witness(folder: Folder) -> None:
+    """Raise DataLoss if the head says that more was committed than there is. Changes nothing.
+
+    Only a folder without a head has never had a database, or one of the first journals.
+    """
+    said = read_head(folder)
+    if not said or any(name.endswith((".log", ".snapshot")) for name in folder.names()):
+        return
+    path = folder.path / DATABASE
+    if not path.exists():
+        raise JournalDamaged(DATABASE, 0, MISSING)
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection:
+        check_format(connection)
+        end = last_part(connection).end
+    if said > end:
+        raise behind_the_witness(end)
+
+
+def behind_the_witness(end: Location) -> JournalDamaged:
+    return JournalDamaged(DATABASE, end, BEHIND, unit="frame")
+
+
 def _opened(folder: Folder) -> sqlite3.Connection:
     for name in folder.names():
         if name.endswith((".log", ".snapshot")):
@@ -306,6 +353,8 @@ def _opened(folder: Folder) -> sqlite3.Connection:
 
 def check_format(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if not version:
+        raise JournalDamaged(DATABASE, 0, "there is no journal in it")
     if version != FORMAT:
         raise JournalTooNew(DATABASE, version, FORMAT)
 

@@ -10,9 +10,10 @@ from inorder.errors import JournalDamaged, JournalFailed
 from inorder.journal import Location
 from inorder.journal.files import Folder
 from inorder.journal.findings import Finding, Meaning, Meter, Progress, Repaired, Verified
-from inorder.journal.layout import DATABASE
+from inorder.journal.head import HEAD_NAME, Head
+from inorder.journal.layout import DATABASE, read_head
 from inorder.journal.segment_tools import copies_folder
-from inorder.journal.sqlite import check_format, damage_is_named, last_part, read_snapshot, sealed_parts
+from inorder.journal.sqlite import BEHIND, check_format, damage_is_named, last_part, read_snapshot, sealed_parts
 
 _WHOLE_FILE = 0  # the position of what SQLite itself finds; frames are counted from 1
 
@@ -21,6 +22,7 @@ def verify_database(folder: Folder, progress: Progress | None = None, meaning: M
     """Let SQLite check its file, then check every frame and the snapshot."""
     size = sum(path.stat().st_size for path in folder.path.glob(f"{DATABASE}*") if not path.name.endswith("-shm"))
     frames, findings = 0, []
+    said = read_head(folder)  # before the database, which only grows
     address = f"{(folder.path / DATABASE).as_uri()}?mode=ro"
     try:
         with damage_is_named(), closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
@@ -37,6 +39,8 @@ def verify_database(folder: Folder, progress: Progress | None = None, meaning: M
                 if meaning is not None and (problem := meaning.frame(body)):
                     findings.append(_finding(location, problem, 0, frames, meaningless=True))
                 frames += 1
+            if said > (end := last_part(connection).end):
+                findings.append(_finding(end, BEHIND, 0, frames))
             meter.finish()
     except JournalDamaged as damage:
         findings.append(_finding(_WHOLE_FILE, damage.problem))
@@ -95,11 +99,12 @@ def repair_database(folder: Folder) -> Repaired:
             if not behind:
                 return Repaired(actions, None)
             copies = copies_folder(folder)
-            for path in folder.path.glob(f"{DATABASE}*"):
+            for path in [*folder.path.glob(f"{DATABASE}*"), *folder.path.glob(HEAD_NAME)]:
                 shutil.copy2(path, copies / path.name)
                 Folder(copies).open(path.name).sync()
             Folder(copies).sync()
             count = _cut(connection, behind[0])
+            Head(folder, last_part(connection).end)
             return Repaired([*actions, f"cut {count} frames from {behind[0]} on"], copies)
     finally:
         lock.release()

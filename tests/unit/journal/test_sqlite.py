@@ -1,6 +1,9 @@
 """What is SQLite's own: its file, its errors, its damage."""
 
+import os
+import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from inorder.broker import MessageQueue
 from inorder.errors import JournalDamaged, JournalFailed, JournalInUse, JournalTooNew
 from inorder.journal.files import Folder
 from inorder.journal.sqlite import SqliteReader, SqliteStore
+from inorder.journal.tools import repair, verify
 from inorder.message import Message
 
 
@@ -63,6 +67,77 @@ def test_frames_that_are_missing_before_the_snapshot_are_damage_unless_their_par
     change(tmp_path, f"DELETE FROM frames WHERE location BETWEEN {first} AND 200")
     with pytest.raises(JournalDamaged, match=f"journal.db, frame {first}: the frame is missing"):
         MessageQueue.open(tmp_path, journal="sqlite").pull("billing", 1_000)
+
+
+def left_by_a_killed_owner(folder: Path) -> Path:
+    """A folder as it is at a moment in an owner's life: much is in SQLite's log only."""
+    store = SqliteStore(Folder(folder / "owned"))
+    list(store.recover().frames)
+    for number in range(20):
+        store.append([b"%d " % number * 500])
+        store.sync()
+    store.append([b"never committed"])
+    shutil.copytree(folder / "owned", folder / "killed")
+    store.close()
+    return folder / "killed"
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_was_not_committed_is_not_missed(tmp_path: Path) -> None:
+    folder = left_by_a_killed_owner(tmp_path)
+    assert verify(folder).findings == []
+    assert len(recover(folder)) == 20
+    assert verify(folder).findings == []
+
+
+@pytest.mark.parametrize("lose", [cut, flip, Path.unlink])
+def test_a_log_of_sqlite_that_is_damaged_or_gone_is_damage(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    folder = left_by_a_killed_owner(tmp_path)
+    lose(folder / "journal.db-wal")
+    before = {path.name: path.read_bytes() for path in folder.glob("journal.db*") if path.suffix != ".db-shm"}
+    with pytest.raises(JournalDamaged, match=r"journal\.db"):
+        recover(folder)
+    with pytest.raises(JournalDamaged, match=r"journal\.db"):
+        SqliteReader(Folder(folder)).end()
+    assert len(verify(folder).lost) == 1
+    after = {path.name: path.read_bytes() for path in folder.glob("journal.db*") if path.suffix != ".db-shm"}
+    assert {name: data for name, data in after.items() if data} == before
+
+
+def test_a_repair_keeps_what_a_damaged_log_has_left(tmp_path: Path) -> None:
+    folder = left_by_a_killed_owner(tmp_path)
+    cut(folder / "journal.db-wal")
+    repaired = repair(folder)
+    assert repaired.copies is not None
+    assert sorted(path.name for path in repaired.copies.iterdir())[:2] == ["head", "journal.db"]
+    assert verify(folder).findings == []
+    assert 0 < len(recover(folder)) < 20
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_a_database_that_was_lost_or_emptied_is_no_fresh_start(tmp_path: Path, lose: Callable[[Path], object]) -> None:
+    written(tmp_path)
+    lose(tmp_path / "journal.db")
+    for _ in range(2):
+        with pytest.raises(JournalDamaged, match=r"journal\.db"):
+            recover(tmp_path)
+        assert verify(tmp_path).lost != []
+
+
+def test_a_database_of_the_first_journals_has_no_head_and_gets_one(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "head").unlink()
+    assert len(recover(tmp_path)) == 100
+    assert (tmp_path / "head").exists()
 
 
 @pytest.mark.parametrize("start", [0, 4096, 8192])
