@@ -430,7 +430,11 @@ class Turns:
             if self._journal.unsaved and self._failure is None:
                 with suppress(InorderError):
                     self._save()
-            self._journal.close()
+            try:
+                self._journal.close()
+            except InorderError as error:
+                _log.critical("the broker is closed, and what it answered may be lost: %s", error)
+                raise
             if self._failure is not None and not failed_before:
                 raise self._failure
 

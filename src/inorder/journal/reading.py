@@ -11,7 +11,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inorder.core.ledger import Book, TopicLedger
 from inorder.errors import FrameDropped, InvalidArgument, JournalDamaged, NotFound, NotRetained, TopicNotFound
@@ -19,7 +19,7 @@ from inorder.journal import SEGMENT_BLOCK, SQLITE_BLOCK, Location, Part
 from inorder.journal.codec import PUBLISHED, Batch, batch, book_from_json, entries, replay
 from inorder.journal.files import Folder
 from inorder.journal.head import HEAD_NAME
-from inorder.journal.index import TopicIndex, index_from_json
+from inorder.journal.index import PARTS, TopicIndex, index_from_json, lost_parts
 from inorder.journal.layout import DATABASE, layout
 from inorder.journal.opener import JournalKind
 from inorder.journal.reader import Reader, SegmentReader
@@ -112,8 +112,18 @@ class JournalReader:
                 self._indexes = index_from_json(plain["indexes"])
             except (ValueError, KeyError, TypeError) as error:
                 raise self._nonsense(before, "snapshot", error) from error
+            self._check_parts(before, plain)
             self._names = {topic.serial: topic.name for topic in self.book.topics.values()}
             self.snapshot, self.at = (before, len(body)), before
+
+    def _check_parts(self, before: Location, plain: dict[str, Any]) -> None:
+        """Raise DataLoss if a part is gone or cut that the snapshot names."""
+        end = self.frames.end()  # which may be behind the snapshot, after the machine has crashed
+        named = [(first, min(last, end)) for first, last in plain.get(PARTS, ()) if first < end]
+        for location, problem in lost_parts({PARTS: named}, self.frames.parts()):
+            newest = self.frames.snapshot()
+            if newest is not None and newest[0] == before:  # else its owner may have dropped it since
+                raise JournalDamaged(str(self.folder), location, problem, unit="location")
 
     def _follow(self) -> None:
         end, unsorted = self.frames.end(), 0

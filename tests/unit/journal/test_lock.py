@@ -203,7 +203,7 @@ def names(folder: Path) -> list[str]:
     return sorted({path.name for path in folder.glob("*")} - {"journal.db-wal", "journal.db-shm"})
 
 
-def test_a_broker_that_closes_without_its_folder_says_so(tmp_path: Path) -> None:
+def test_a_broker_that_closes_without_its_folder_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     queue = MessageQueue.open(tmp_path / "data")
     queue.register_topic("orders")
     shutil.rmtree(tmp_path / "data")
@@ -211,6 +211,7 @@ def test_a_broker_that_closes_without_its_folder_says_so(tmp_path: Path) -> None
     other.register_topic("invoices")
     with pytest.raises(JournalFailed, match="replaced"):
         queue.close()
+    assert "what it answered may be lost" in caplog.text
     other.close()
     other = MessageQueue.open(tmp_path / "data")
     assert [topic.name for topic in other.get_all_topics()] == ["invoices"]

@@ -1,5 +1,6 @@
 """Messages by topic and position beside the owner: what is durable, all of it, and nothing else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -247,4 +248,19 @@ def test_a_snapshot_that_means_nothing_is_damage(tmp_path: Path, kind: str) -> N
     store.save_snapshot([b"{}"])
     store.close()
     with pytest.raises(JournalDamaged, match="snapshot cannot be decoded"):
+        JournalReader(tmp_path)
+
+
+@pytest.mark.parametrize("size", [None, 0, 500])
+def test_a_segment_that_is_lost_before_the_snapshot_is_damage_for_readers_too(tmp_path: Path, size: int | None) -> None:
+    queue = opened(tmp_path, "segments")
+    queue.register_topic("orders", {"message_retention_duration": 3_600})
+    publish(queue, "orders", *[5] * 40)
+    queue.close()
+    assert JournalReader(tmp_path).begin("orders") == 0
+    if size is None:
+        (tmp_path / "00000002.log").unlink()
+    else:
+        os.truncate(tmp_path / "00000002.log", size)
+    with pytest.raises(JournalDamaged, match=f"location {2 << 40 | (size or 32)}"):
         JournalReader(tmp_path)
