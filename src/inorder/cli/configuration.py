@@ -139,7 +139,7 @@ def _named(where: str, read: Any, value: Any) -> Value:
 def _file(path: Path, settings: Iterable[Setting]) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, or numbers and lists in lists beyond what Python takes
         raise InvalidArgument(f"{path}: {error}") from None
     known = {setting.name for setting in settings}
     if unknown := sorted(set(table) - known):

@@ -79,7 +79,7 @@ class Connection:
             self.transport.stop_waiting()  # for room, which nobody here makes any more: handlers would for ever
             finished = Pending.all([closable.closed for closable in still_open])
             left = finished.then(self._close_publishers).map(lambda _: self.transport.close())
-            left.add_done_callback(lambda _: closing.set_result(None))
+            left.hand_to(closing)  # also that the journal could not keep the last of it
         return Pending.of(None) if any(closable.at_work() for closable in still_open) else closing
 
     def needs_this_thread(self) -> bool:

@@ -51,6 +51,9 @@ class Lock(Protocol):
     def check(self) -> None:
         """Raise OSError if the folder is no longer the one that is owned: somebody has removed or replaced it."""
 
+    def folder_is_gone(self) -> bool:
+        """Whether there is no folder of that name any more: then nobody else's can be hurt, and nothing be kept."""
+
     def release(self) -> None:
         """Let others own it."""
 

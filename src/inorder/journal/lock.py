@@ -60,6 +60,9 @@ class FolderLock:
             problem = "the folder or its lock was replaced, and may be another process's now"
             raise OSError(errno.ESTALE, problem, str(self._path))
 
+    def folder_is_gone(self) -> bool:
+        return not self._path.parent.is_dir()
+
     def release(self) -> None:
         # Closing is enough, and never unlocks what another process holds through the same open file.
         if self.held:

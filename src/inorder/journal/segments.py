@@ -325,10 +325,11 @@ class SegmentStore:
             if self._closed:
                 return
             try:
-                if self._tail is not None and self._lock.held:  # who does not own the folder has kept nothing
+                keeps = self._tail is not None and self._lock.held and not self._lock.folder_is_gone()
+                if keeps:  # who does not own the folder has kept nothing
                     with self._stops_if_it_fails("close", str(self._files)):
                         self._lock.check()
-                if self._failure is None and self._tail is not None and self._lock.held:
+                if keeps and self._failure is None and self._tail is not None:
                     self.sync()
                     with self._stops_if_it_fails("sync", HEAD_NAME):
                         self._tail.file.truncate(self._tail.end & OFFSET_MASK)

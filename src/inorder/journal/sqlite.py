@@ -243,10 +243,11 @@ class SqliteStore:
             if self._closed:
                 return
             try:
-                if self._lock.held:  # who does not own the folder has kept nothing
+                keeps = self._lock.held and not self._lock.folder_is_gone()
+                if keeps:  # who does not own the folder has kept nothing
                     with self._stops_if_it_fails("close"):
                         self._lock.check()
-                if self._failure is None and self._lock.held:
+                if keeps and self._failure is None:
                     self._commit()
                     if self._head is not None:
                         with self._stops_if_it_fails("close"):

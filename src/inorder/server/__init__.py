@@ -14,6 +14,7 @@
     documents   where both are kept
     extensions  inorder.v1, the calls beyond Google's
     expiry      subscriptions that nobody uses
+    chores      what is done now and then, whatever went wrong the last time
     startup     what is created when the server starts
     security    who may call, and how much one may ask for
     gates       what every call passes: calls (counted), door (closed when it stops), and those of security

@@ -28,7 +28,7 @@ def create(path: Path, broker: MessageQueue, names: Names, *, window: int, push_
     """Create what the file names. What is there already stays as it is."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, or numbers and lists in lists beyond what Python takes
         raise InvalidArgument(f"{path}: {error}") from None
     if unknown := sorted(set(tables) - {"topics", "subscriptions"}):
         raise InvalidArgument(f"{path}: [[topics]] and [[subscriptions]], not {unknown[0]!r}")

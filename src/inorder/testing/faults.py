@@ -210,6 +210,9 @@ class _DiskLock:
     def __init__(self) -> None:
         self.held = False
 
+    def folder_is_gone(self) -> bool:
+        return False
+
     def check(self) -> None:
         """Nobody replaces this folder."""
 

@@ -1,5 +1,6 @@
 """Which broker a target names, and whose it is to close."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from inorder import InvalidArgument, PubSub, Unavailable
 from inorder.broker import MessageQueue
 from inorder.errors import JournalFailed
+from inorder.journal import files
 
 
 @pytest.fixture
@@ -154,3 +156,17 @@ def test_a_folder_brings_back_what_was_published(tmp_path: Path) -> None:
             message.ack().result()
         with PubSub(target) as pubsub:
             assert pubsub.subscription("worker").pull(10).result() == []
+
+
+def test_closing_tells_that_the_journal_could_not_keep_the_last_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    pubsub = PubSub(f"file:{tmp_path / 'data'}?sync=interval&sync_seconds=60")
+    pubsub.topic("orders").create().result()
+    monkeypatch.setattr(files, "_sync_descriptor", fail)
+    pubsub.topic("orders").publish_message(b"1").result()
+    with pytest.raises(JournalFailed):
+        pubsub.close().result(60)

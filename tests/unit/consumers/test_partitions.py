@@ -567,7 +567,7 @@ def test_one_publish_of_many_that_would_wait_keeps_the_limit(pubsub: PubSub, sto
         topic.resize(5)
         wait_until(lambda: topic.waiting())
         with pytest.raises(ResourceExhausted, match=r"0 messages wait .*, 4 more would, and no more than 3 may"):
-            topic.publish_many([Message(b"1", None, moved)] * 4).result()
+            topic.publish_many([Message(b"1", None, moved)] * 4).result(PATIENCE_SECONDS)
         held = topic.publish_many([Message(b"1", None, moved)] * 3)
         assert not held.done()
 
