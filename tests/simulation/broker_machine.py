@@ -532,8 +532,9 @@ class BrokerMachine(RuleBasedStateMachine):
         subscription = self.model.subscriptions.get(name)
         if subscription is None or subscription.detached:
             return True
-        if subscription.lags and subscription.options.filter and position >= 0:
-            return any(item.position <= position for item in subscription.items)
+        unread = subscription.lags and subscription.options.filter and position >= 0
+        if unread and not any(item.position <= position for item in subscription.items):
+            return False
         if self.some_are_outdated(name):
             return False
         return not any(item.gap and item.position <= position for item in subscription.items)
