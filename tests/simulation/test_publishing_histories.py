@@ -25,7 +25,7 @@ from inorder.transport.grpc import publishing
 from inorder.transport.grpc.calls import Busy
 from inorder.transport.grpc.publishing import Outlet
 
-SEEDS = int(os.environ.get("PUBLISHING_SEEDS", "400"))
+SEEDS = int(os.environ.get("PUBLISHING_SEEDS", "200"))
 STEPS = 150
 KEYS = "abc"
 NOW_US = 10**15

@@ -89,7 +89,8 @@ class Parking:
             return self._overflow(line, index, entry, emit)
         emit.append((PARKED, event))
         after = (*parked[:index], entry, *parked[index:])
-        if wake_at_us is None:  # what is parked already may be so since a time without a timeout
+        if wake_at_us is None and self._timeout_us is not None:
+            # What is parked already may be so since a time without a timeout.
             wake_at_us = self._due_us(after)
         return Line(expected, after, wake_at_us, missed)
 
