@@ -20,12 +20,17 @@ from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, Subscri
 from inorder.message import KEY, SIZE, AckedTogether, Message
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
-from inorder.transport import Transport
+from inorder.transport import Terms, Transport
 
 TAKE_AT_ONCE = 100  # more than that at a time gains nothing and makes other consumers wait
+STOPPED, OTHER_OPTIONS = "stopped", "other options"  # doubts that are about all
 GRACE_US = 2_000  # a broker may round a deadline up to its next millisecond
 
 _log = logging.getLogger(__name__)
+
+
+class _NoTerms:
+    options: SubscriptionOptions | None = None
 
 
 class Intake:
@@ -71,6 +76,9 @@ class Intake:
         # All by their leases.
         self._out: dict[int, Message] = {}  # given out, and their handlers have not ended
         self._out_before: dict[int, str] = {}  # the keys of those that were given out by other rules
+        # While this is empty, what waits here may be given out, and what was given out may be handled; else somebody
+        # looks. It has leases that were lost.
+        self.doubts: set[int | str] = set()
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
         self._left: dict[int, Message] = {}  # handled, but the answer is still to come or not sent yet
@@ -78,6 +86,7 @@ class Intake:
         self._acks: deque[Message] = deque()
         self._nacks: deque[Message] = deque()
         self._ended: deque[Message] = deque()  # their handlers have
+        self.note_end = self._ended.append  # as `finished`, for who asks for the next ones before it rests
         self._flush_asked = False
         self._collecting = False
         self._nacking: dict[int, str] = {}  # until the broker knows: lease → key
@@ -89,6 +98,7 @@ class Intake:
         self._gone_back: Pending[None] = Pending()  # what waited here when it was stopped
         self._lost: InorderError | None = None  # why the broker does not know us any more
         self._set_options(SubscriptionOptions())
+        self._terms: Terms = _NoTerms()  # for who wakes us before there are any
         self._deliveries = transport.deliveries(subscription, self._look, report, ahead != 0)
         self._terms = self._deliveries.terms
         self.id_prefix = self._deliveries.id_prefix
@@ -116,13 +126,17 @@ class Intake:
                 self._follow()
             with self._lock:
                 taken = [] if self.stopped else self._line.take(count)
-                out = {message._lease: message for message in taken}
-                if not out.keys() <= self._held.keys():  # leases were lost while they waited: those will come again
-                    self._line.done([message for message in taken if message._lease not in self._held])
-                    out = {lease: message for lease, message in out.items() if lease in self._held}
-                self._out |= out
-            if out or (not taken and not self._refill()):
-                return list(out.values())
+                messages = taken if not self.doubts else self._still_held(taken)
+                self._out.update([(message._lease, message) for message in messages])
+            if messages or (not taken and not self._refill()):
+                return messages
+
+    def _still_held(self, taken: list[Message]) -> list[Message]:
+        """Without those whose leases were lost while they waited: they will come again."""
+        lost = [message for message in taken if message._lease not in self._held]
+        self._line.done(lost)
+        self.doubts.difference_update([message._lease for message in lost])
+        return [message for message in taken if message._lease in self._held]
 
     def holds(self, message: Message) -> bool:
         """Whether the lease of a message that was given out is still ours."""
@@ -144,13 +158,16 @@ class Intake:
         be no doubt. If it cannot be asked, the answer is no.
         """
         try:
-            return not self._extend([message._lease for message in messages], self._deadline_seconds).result()
+            over = self._extend([message._lease for message in messages], self._deadline_seconds).result()
         except InorderError as error:
             _log.warning("leases could not be extended: %s", error)
             return False
+        if over:
+            self._keep_leases()  # where one was lost, others may have been
+        return not over
 
     def begin(self, message: Message) -> bool:
-        """Whether a message that was given out may be handled."""
+        """Whether a message that was given out may be handled; it may if there are no `doubts`."""
         if self.stopped:
             self.give_back([message])
         if self._terms.options is not self._options:
@@ -178,6 +195,8 @@ class Intake:
         return found
 
     def _look(self) -> None:
+        if self._terms.options is not self._options:
+            self.doubts.add(OTHER_OPTIONS)
         self._unlooked = True  # first: who has just found something else then sees that there is more
         self._wake()
 
@@ -368,6 +387,8 @@ class Intake:
         """Their handlers have ended: keys go on, except where an answer is still to come."""
         for lease in leases:
             del self._out[lease]
+        if self.doubts:
+            self.doubts.difference_update(leases)
         if self._nacking or self._out_before or not self._held.keys().isdisjoint(leases):
             ended = [message for message in ended if self._goes_on(message)]
         self._line.done(ended)
@@ -454,6 +475,7 @@ class Intake:
     def _follow(self) -> None:
         """Go by the options that are in force now; what is held by the old rules is extended, or is ours no more."""
         with self._lock:
+            self.doubts.discard(OTHER_OPTIONS)  # first: who changes them once more says so again
             before, options = self._options, self._terms.options
             if options is before:  # another thread was faster
                 return
@@ -475,6 +497,7 @@ class Intake:
 
     def _change_line(self) -> None:
         """The broker has taken back all that was out, as the rules of order are others. What runs keeps its key."""
+        self._miss(list(self._out))
         self._let_go(list(self._held))
         self._left.clear()
         self._line = Line() if not _window(self._options) else KeyedLine() if self._one_per_key else WindowLine()
@@ -490,7 +513,7 @@ class Intake:
     def _lose(self, error: InorderError) -> None:
         """The broker does not know us any more, and that is why."""
         self._lost = error
-        self._let_go(list(self._held))
+        self._miss(list(self._held))
 
     # -- leases ------------------------------------------------------------------------------------
 
@@ -556,7 +579,7 @@ class Intake:
         def extended(over: list[int]) -> list[int]:
             until_us = asked_us + round(seconds * MICROSECONDS)
             with self._lock:
-                passed_on = self._let_go(over)
+                passed_on = self._miss(over)
                 for message in filter(None, map(self._held.get, leases)):
                     message._until_us = until_us
             if passed_on:
@@ -564,6 +587,11 @@ class Intake:
             return over
 
         return self._deliveries.extend(leases, seconds).map(extended)
+
+    def _miss(self, leases: Sequence[int]) -> bool:
+        """Leases are over, or were taken back: those who were given the messages may not know it."""
+        self.doubts.update([lease for lease in leases if lease in self._held and lease not in self._left])
+        return self._let_go(leases)
 
     def _let_go(self, leases: Iterable[int]) -> bool:
         """Messages are answered, or their leases are over; whether that makes a key go on."""
@@ -587,6 +615,7 @@ class Intake:
             if self.stopped:
                 return self._gone_back
             self.stopped = True
+            self.doubts.add(STOPPED)
             waiting = [message._lease for message in self._line.messages()]
             self._let_go(waiting)
         closed = self._deliveries.close()

@@ -11,7 +11,7 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from inorder.client.intake import Intake
@@ -41,8 +41,10 @@ class Stream(ABC):
         self._intake.collect_answers(self._flush_soon)
         # Nothing to add to these, and they are called for each message.
         self.take: Callable[[int], Sequence[Message]] = self._intake.next_ones
+        self.doubts: Collection[object] = self._intake.doubts
         self.begin: Callable[[Message], bool] = self._intake.begin
         self.done: Callable[[Message, Any], None] = self._intake.finished
+        self.ends: Callable[[Message], object] | None = self._intake.note_end
         crew.start(self)
 
     def close(self) -> Pending[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from inorder.errors import InorderError
@@ -21,6 +21,14 @@ Item = TypeVar("Item")
 
 class Work(Protocol[Item]):
     """Where a crew gets its items, and where it leaves them. Called on the crew's threads, or on its loop."""
+
+    @property
+    def doubts(self) -> Collection[object]:
+        """One and the same object, and while it is empty nobody need ask whether an item may `begin`."""
+
+    @property
+    def ends(self) -> Callable[[Item], object] | None:
+        """What a crew of tasks calls instead of `done`, if nobody is interested in the value."""
 
     def take(self, count: int) -> Sequence[Item]:
         """Items whose turn it is, at most so many; never waits. An `InorderError` is the end: see `lost`."""

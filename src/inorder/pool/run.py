@@ -78,6 +78,8 @@ class Run:
         # Their places are given up, but somebody works on them, or will come upon them; True: past the time limit.
         self._late: dict[int, bool] = {}
         self._stuck = 0  # threads that run past the time limit
+        self.doubts = ("late, or stopped",)  # there may always be some
+        self.ends = None
         self._counts = dict.fromkeys(("failed", "timed_out", "retries", "gaps", "late_results"), 0)
 
     def start(self, feed: Feed, crew: Crew[Job], calls: Calls) -> None:

@@ -103,7 +103,8 @@ class TaskCrew(Crew[Item]):
             self._spare.add_done_callback(self._worker_ended)
 
     async def _run(self) -> None:
-        ready, begin, call, done = self._ready, self._work.begin, self._work.call, self._work.done
+        ready, work = self._ready, self._work
+        doubts, begin, call, done, ends = work.doubts, work.begin, work.call, work.done, work.ends
         self._spare = None
         try:
             while True:
@@ -115,7 +116,7 @@ class TaskCrew(Crew[Item]):
                         item = ready.popleft()
                         if self._spare is None:
                             self._add_worker()
-                        if not begin(item):
+                        if doubts and not begin(item):
                             continue
                         try:
                             value = await call(item)
@@ -124,7 +125,10 @@ class TaskCrew(Crew[Item]):
                         except BaseException as error:
                             await self._failed(item, error)
                         else:
-                            done(item, value)
+                            if ends is None:
+                                done(item, value)
+                            else:
+                                ends(item)
                 self._left_at = perf_counter()
                 self._add_worker()
                 if self._spare is not None:

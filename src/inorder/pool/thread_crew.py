@@ -135,7 +135,7 @@ class ThreadCrew(Crew[Item]):
                 if not items:
                     return None
                 continue  # another thread may be faster
-            if not self._work.begin(item):
+            if self._work.doubts and not self._work.begin(item):
                 continue
             if not self._coming and (self._ready or self._work.more()):
                 self._call_in()

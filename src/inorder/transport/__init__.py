@@ -18,7 +18,7 @@ from inorder.pending import Pending
 
 
 class Terms(Protocol):
-    """What a consumer goes by. An attribute and no call, as it is looked at before each message is begun."""
+    """What a consumer goes by. An attribute and no call, as it is looked at whenever messages are taken."""
 
     options: SubscriptionOptions | None
     """Those in force, at least as new as the last `take`; another object after each change.

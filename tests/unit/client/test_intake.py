@@ -206,6 +206,75 @@ def test_a_subscription_that_is_gone_ends_it(consumer: Consumer, intake: Intake)
     assert intake._timer is None
 
 
+def lose_the_lease(consumer: Consumer, intake: Intake) -> None:
+    assert intake._timer is not None
+    intake._timer.cancel()
+    consumer.clock.advance(11)
+    assert not intake.keep(list(intake._out.values()))
+
+
+def change_the_rules(consumer: Consumer, intake: Intake) -> None:
+    consumer.queue.update_subscription("worker", {"max_outstanding_per_key": 1})
+
+
+@pytest.mark.parametrize("happens", [lose_the_lease, change_the_rules])
+def test_what_was_given_out_and_may_not_be_handled_is_doubted_until_it_has_ended(
+    consumer: Consumer, intake: Intake, happens: Callable[[Consumer, Intake], None]
+) -> None:
+    consumer.publish("1", "2")
+    first = consumer.next()
+    assert not intake.doubts
+    assert intake.begin(first)
+    happens(consumer, intake)
+    assert intake.doubts
+    assert not intake.begin(first)
+    again = consumer.next()
+    assert not intake.doubts
+    assert again.data == b"1"
+    assert intake.begin(again)
+
+
+def test_what_was_lost_while_it_waited_is_no_doubt_once_it_was_passed_over(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2")
+    first = consumer.next()
+    assert intake._timer is not None
+    intake._timer.cancel()
+    consumer.clock.advance(11)
+    assert not intake.keep(list(intake._held.values()))
+    intake.finished(first)
+    received: list[bytes] = []
+    while (message := intake.next()) is not None:
+        received.append(message.data)
+        message.ack()
+        intake.finished(message)
+    assert received == [b"1", b"2"]
+    assert not intake.doubts
+
+
+def test_a_lease_that_was_lost_after_its_handler_is_no_doubt(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1")
+    first = consumer.next()
+    intake.finished(first)
+    assert intake._timer is not None
+    intake._timer.cancel()
+    consumer.clock.advance(11)
+    with pytest.raises(InvalidAckId):
+        first.modify_ack_deadline(20).result(0)
+    assert not intake.doubts
+
+
+@pytest.mark.parametrize("happens", ["stopped", "deleted"])
+def test_what_was_given_out_before_the_end_is_doubted(consumer: Consumer, intake: Intake, happens: str) -> None:
+    consumer.publish("1")
+    first = consumer.next()
+    if happens == "stopped":
+        intake.stop()
+    else:
+        consumer.queue.unregister_subscription("worker")
+    assert intake.doubts
+    assert not intake.begin(first)
+
+
 def test_threads_that_take_at_once_keep_a_key_in_order(consumer: Consumer, intake: Intake) -> None:
     consumer.intake = None  # whose lock another thread may hold at any time
     lock = threading.Lock()

@@ -25,6 +25,9 @@ def wait_until(condition: Callable[[], object]) -> None:
 class Chores:
     """Work for a crew: calls to be made, at most so many at once."""
 
+    doubts = ()
+    ends = None
+
     def __init__(self, most: int) -> None:
         self.most = most
         self.calls: deque[Callable[[], Any]] = deque()
