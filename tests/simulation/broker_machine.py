@@ -104,6 +104,7 @@ STEPS = (
     "to retry",
     "week",
 )
+ENDINGS = ("all is acked", "all is acked", "leases run out", "topics are deleted")
 
 
 class Consumer:
@@ -140,6 +141,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.named: list[str] = []  # ack ids that were used before; few of them are still valid
         self.when_full = "error"
         self.sound = True  # nothing went wrong so far, so the end is worth looking at
+        self.ending = ENDINGS[0]
         self.epoch = 0  # of a producer that numbers its attempts
         self.attempts: list[tuple[list[Message], list[str]]] = []  # those that were stored
 
@@ -168,6 +170,7 @@ class BrokerMachine(RuleBasedStateMachine):
         given=st.lists(st.tuples(options, st.booleans()), min_size=1, max_size=3),
         letters=st.tuples(options, st.booleans()),
         batch=st.lists(drafts, max_size=5),
+        ending=st.sampled_from(ENDINGS),
     )
     def begin(
         self,
@@ -177,8 +180,10 @@ class BrokerMachine(RuleBasedStateMachine):
         given: list[tuple[dict[str, Any], bool]],
         letters: tuple[dict[str, Any], bool],
         batch: list[tuple[str | None, int, str]],
+        ending: str,
     ) -> None:
         self.when_full = when_full
+        self.ending = ending
         self.register_subscription("one", {}, False)  # refused: there is no topic
         self.register_topic(TOPIC, retained)
         for topic in sorted(dead_topics):
@@ -242,11 +247,14 @@ class BrokerMachine(RuleBasedStateMachine):
     def make_or_delete_topic(self, name: str, retained: bool, sure: bool) -> None:
         if sure or name != TOPIC or name not in self.model.topics:
             if name in self.model.topics:
-                self.both(lambda: self.broker.unregister_topic(name), lambda: self.model.unregister_topic(name))
-                if name == TOPIC:
-                    self.epoch, self.attempts = 0, []
+                self.delete_topic(name)
             else:
                 self.register_topic(name, retained)
+
+    def delete_topic(self, name: str) -> None:
+        self.both(lambda: self.broker.unregister_topic(name), lambda: self.model.unregister_topic(name))
+        if name == TOPIC:
+            self.epoch, self.attempts = 0, []
 
     @now_and_then
     @rule(name=st.sampled_from(sorted(TOPIC_OF)), chosen=options, sees_gaps=st.booleans(), sure=seldom)
@@ -544,12 +552,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.sound = False
         now_us = self.model.now_us
         deadlines = self.model.deadlines_us() or [now_us + 1000]
-        retries = [
-            item.not_before_us
-            for subscription in self.model.subscriptions.values()
-            for item in subscription.items
-            if item.not_before_us > now_us
-        ] or [now_us + 1000]
+        retries = self.retries_us() or [now_us + 1000]
         deadline_us = deadlines[which % len(deadlines)]
         until_us = {
             "instant": now_us + 1000,
@@ -563,6 +566,15 @@ class BrokerMachine(RuleBasedStateMachine):
             "week": now_us + (8 * DAY_SECONDS if not self.model.waiting and which % 4 == 0 else 1) * MICROSECONDS,
         }[step]
         self.wait(until_us - now_us)
+
+    def retries_us(self) -> list[int]:
+        """When the backoffs are over that are not yet."""
+        return [
+            item.not_before_us
+            for subscription in self.model.subscriptions.values()
+            for item in subscription.items
+            if item.not_before_us > self.model.now_us
+        ]
 
     def wait(self, wait_us: int) -> None:
         self.clock.advance(wait_us / MICROSECONDS)
@@ -594,7 +606,19 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.sound:
+            self.end()
             self.drain()
+
+    def end(self) -> None:
+        """What undoes much: here there is much to undo, and no history that it would cut short."""
+        if self.ending == "leases run out":
+            for deadline_us in sorted(self.model.deadlines_us()):
+                self.wait(max(deadline_us - self.model.now_us, 0))
+                self.broker_and_model_agree()
+        elif self.ending == "topics are deleted":
+            for name in sorted(self.model.topics):
+                self.delete_topic(name)
+                self.broker_and_model_agree()
 
     def drain(self) -> None:
         """Answer everything until nothing is left: all that was accepted came, or went in one of the ways there are."""
@@ -603,7 +627,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 break
             for name in self.model.subscriptions:
                 self.drain_now(name)
-            self.wait(10 * MICROSECONDS)
+            self.wait(min([10 * MICROSECONDS, *(until_us - self.model.now_us for until_us in self.retries_us())]))
             self.broker_and_model_agree()
         assert not self.model.waiting, "publishers wait, and every queue is empty"
         for name, subscription in self.model.subscriptions.items():
@@ -611,7 +635,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def drain_now(self, name: str) -> None:
         subscription = self.model.subscriptions[name]
-        for key in subscription.held_keys(self.model.now_us):
+        for key in sorted(subscription.parked):  # those that wait for a retry go on by themselves, and in time
             self.resume(name, key)
         self.ack_all([item.lease.ack_id for item in subscription.out() if item.lease])
         while pulled := self.pull_from(name, 100):
