@@ -28,8 +28,9 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # whatever networks the machine has
 # Java that lives for a minute only: to optimize and to collect garbage on many threads costs more than it gains
 # (measured: half of all its time).
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-# What tests send to the workers is found there, in whichever folder Spark was started.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+# What tests send to the workers is found there, in whichever folder Spark was started, and PySpark without a zip.
+ON_THE_PATH = [Path(__file__).parents[1], Path(__file__).parent / "spark" / "path"]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, ON_THE_PATH), os.environ.get("PYTHONPATH")]))
 
 SHARED_SPARK = re.compile(r"tests/spark/")
 OWN_SPARK = re.compile(

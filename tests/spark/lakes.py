@@ -41,7 +41,8 @@ def run(format: str, folder: Path) -> dict[str, Any]:
     found, pyspark = jars(format), pyspark_folder()
     child = [sys.executable, "-m", "tests.spark.lake_child", format, str(folder), ",".join(map(str, found))]
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(pyspark), str(root)])}
+    path = [pyspark, root, root / "tests" / "spark" / "path"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     environment.pop("SPARK_HOME", None)
     told = subprocess.run(child, env=environment, cwd=folder, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr[-5000:]
