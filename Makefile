@@ -32,7 +32,9 @@ tour: $(READY) ## See the broker alone, beside a plain worker pool
 	@$(BIN)/python examples/quick_tour.py
 
 # Most tests wait more than they compute, so there are more workers than cores.
+# They start many processes, and each would compile the library where Python is told to write no bytecode.
 test: lint ## Lint, check types, run every test (WORKERS=... at once)
+	@$(BIN)/python -m compileall -q src
 	@$(BIN)/pytest --quiet --numprocesses $(WORKERS)
 
 lint: $(READY) ## Check style, format and types
