@@ -19,6 +19,7 @@ MAX_IDLE = 200  # connections to one host that wait for the next request
 MAX_HEAD_BYTES = 65_536  # of an answer, and so of each of its lines
 MAX_BODY_BYTES = 1_000_000  # that are read to use a connection again; a longer answer ends it
 MAX_INTERIM = 10  # answers before the answer
+BODY_SECONDS = 0.5  # in which the rest of an answer comes, or its connection is not used again
 CLOSE_SECONDS = 1.0
 
 PROCESSING = 102  # an interim answer, which for a push is as good as one
@@ -145,8 +146,9 @@ class _Connection:
             if status == PROCESSING:
                 return status  # another answer may follow, for which nobody waits: the connection is not used again
             if status not in _INTERIM:
-                with suppress(OSError, EOFError, ValueError):  # the status is known, and counts
-                    self._clean = await self._skip_body(status, headers) and _stays(again, headers)
+                with suppress(OSError, EOFError, ValueError, NoAnswer):  # the status is known, and counts
+                    async with asyncio.timeout(BODY_SECONDS):
+                        self._clean = await self._skip_body(status, headers) and _stays(again, headers)
                 return status
             first = await self._reader.readline()
         raise NoAnswer(f"more than {MAX_INTERIM} interim answers")
