@@ -104,6 +104,8 @@ def test_a_connection_whose_answer_has_an_end_is_used_again(answer: bytes) -> No
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\nno header\r\n\r\n",
         b"HTTP/1.1 102 Processing\r\n\r\n" + OK,
+        b"HTTP/1.1 204 No Content\r\n\r\nbody",
+        OK + b"HTTP/1.1 500 Twice\r\ncontent-length: 0\r\n\r\n",
     ],
 )
 def test_the_status_counts_and_other_connections_are_not_used_again(answer: bytes) -> None:

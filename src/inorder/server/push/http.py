@@ -120,7 +120,9 @@ class _Connection:
         self._clean = True  # the last answer was read to its end, and the other side wants more
 
     def usable(self) -> bool:
-        return self._clean and not self._reader.at_eof() and not self._writer.is_closing()
+        # What came unasked would be taken for the answer to the next request.
+        unasked = self._reader._buffer or self._reader.at_eof()  # type: ignore[attr-defined]
+        return self._clean and not unasked and not self._writer.is_closing()
 
     def close(self) -> None:
         self._writer.close()
