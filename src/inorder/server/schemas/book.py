@@ -24,6 +24,7 @@ MAX_REVISIONS = 20  # Pub/Sub's limit
 MAX_SCHEMAS = 10_000  # Pub/Sub's limit, per project there and for the whole server here
 PAGE = 100
 LONGEST_PAGE = 1_000
+MAX_PROBLEM_LENGTH = 250  # characters, told three times in the 8 KB of metadata that clients take
 MAX_PLANS = 10_000  # topics with schemas whose checks are kept ready
 DELETED_SCHEMA = "_deleted-schema_"  # what a topic shows in place of a schema that is gone
 
@@ -66,6 +67,7 @@ class MessageRefused(InvalidArgument):
     """The message fits no revision that its topic allows. `reason` and `metadata` are Google's ErrorInfo of it."""
 
     def __init__(self, schema: str, type_: SchemaType, encoding: Encoding, revision_id: str, problem: str) -> None:
+        problem = problem[:MAX_PROBLEM_LENGTH]
         super().__init__(f"Invalid data in message: Message failed schema validation. {problem}")
         self.problem = problem
         kind = "PROTO" if type_ is SchemaType.PROTOCOL_BUFFER else type_.name
