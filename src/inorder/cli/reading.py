@@ -101,17 +101,23 @@ class Reading:
                     yield from self._lines(name, opened)
 
     def _lines(self, name: str, file: BinaryIO) -> Iterator[Piece | None]:
-        rest, number = b"", 0
+        rest: list[bytes] = []  # of the line that has not ended; put together once, as pipes give it in many pieces
+        size = number = 0
         while chunk := file.read1(_CHUNK):  # type: ignore[attr-defined]
-            *lines, rest = (rest + chunk).split(b"\n")
+            end, *lines = chunk.split(b"\n")
+            rest.append(end)
+            size += len(end)
+            if lines:
+                rest, lines = lines[-1:], [b"".join(rest), *lines[:-1]]
+                size = len(rest[0])
             for line in lines:
                 number += 1
                 if piece := self._line(Place(name, number), line):
                     yield piece
-            if len(rest) > _MAX_LINE:
+            if size > _MAX_LINE:
                 raise BadInput(Place(name, number + 1), f"it has more than {_MAX_LINE} bytes; is this a text?")
             yield None
-        if rest and (piece := self._line(Place(name, number + 1), rest)):
+        if (line := b"".join(rest)) and (piece := self._line(Place(name, number + 1), line)):
             yield piece
 
     def _line(self, place: Place, line: bytes) -> Piece | None:

@@ -1,6 +1,9 @@
 """`inorder publish`: what becomes a message, and what is said when something does not."""
 
 import json
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,18 @@ def test_lines_of_files_are_messages_in_order(orders: Program, tmp_path: Path) -
     said = orders.ok("publish", "orders", "argument", "--file", tmp_path / "one", "--file", tmp_path / "two")
     assert said == ["published 5 messages to orders"]
     assert [data for _, data, _ in all_of(orders)] == ["argument", "first", "", " third ", "last"]
+
+
+def test_a_long_line_of_a_pipe_is_read_in_time_that_grows_with_it(orders: Program, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writing = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"short\n" + b"x" * 40_000_000,))
+    writing.start()
+    began = time.monotonic()
+    ran = orders("publish", "orders", "--file", tmp_path / "pipe")
+    writing.join()
+    assert (ran.code, "line 2: message of 40000000 bytes" in ran.err) == (2, True)
+    assert time.monotonic() - began < 10  # and not a minute
+    assert [data for _, data, _ in all_of(orders)] == ["short"]
 
 
 def test_fields_of_json_are_keys_and_attributes(orders: Program, tmp_path: Path) -> None:
