@@ -55,6 +55,6 @@ def _time(text: str) -> datetime:
         if text.replace(".", "", 1).isdecimal():
             return datetime.fromtimestamp(float(text), UTC)
         time = datetime.fromisoformat(text)
+        return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidArgument(f"--time: as in 2026-11-15T16:00:00Z, or seconds since 1970, not {text!r}") from error
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
