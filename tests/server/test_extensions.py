@@ -1,6 +1,7 @@
 """inorder.v1: topics and subscriptions with all options, keys and counters, and errors as they were raised."""
 
 import json
+import threading
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,7 @@ from inorder.errors import (
     Unavailable,
 )
 from inorder.message import Message
+from inorder.metadata import BlockedKey
 from inorder.options import DeadLetterPolicy, RetryPolicy, SubscriptionOptions, TopicOptions
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import from_json, to_json
@@ -232,6 +234,30 @@ def test_a_watch_tells_what_changes_and_ends_with_the_subscription(server: Runni
     server.broker.unregister_subscription(SUBSCRIPTION)
     with pytest.raises(SubscriptionNotFound, match="Subscription not found: worker"):
         next(watch)
+
+
+@pytest.mark.parametrize("call", ["BlockedKeys", "WatchKeys"])
+def test_looking_at_keys_holds_up_nobody_else(serve: Serve, call: str) -> None:
+    class Many(MessageQueue):
+        """Has so many keys that one call takes as long as another."""
+
+        looked, answered = threading.Event(), threading.Event()
+
+        def blocked_keys(self, subscription: str) -> list[BlockedKey]:
+            self.looked.set()
+            assert self.answered.wait(10)
+            return super().blocked_keys(subscription)
+
+    broker = Many()
+    ours = Extensions(serve(broker).channel())
+    subscribed(ours)
+    fields = {"seconds": 3600} if call == "WatchKeys" else {}
+    looking = threading.Thread(target=answered, args=(ours, call), kwargs={"subscription": SUBSCRIPTION, **fields})
+    looking.start()
+    assert broker.looked.wait(10)
+    ours.GetTopic(topic=TOPIC)
+    broker.answered.set()
+    looking.join()
 
 
 def test_a_watch_ends_when_the_server_stops(serve: Serve) -> None:

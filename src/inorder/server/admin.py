@@ -1,4 +1,6 @@
-"""Calls that create, change and delete: rare, and answered when they are on disk, for which the loop must not wait."""
+"""Calls that create, change and delete, and answer when that is on disk, or that look at all of a subscription: they
+are rare, and the loop must not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 THREADS = 4  # so that several share a sync
+
+# To look at a subscription costs what is in its backlog, and others wait meanwhile. So that whoever looks again and
+# again never takes more than this part of the time, there is a pause after each look.
+LOOKING_SHARE = 0.05
 
 
 class Admin:

@@ -10,16 +10,12 @@ from typing import Literal, NamedTuple, TypeAlias
 from inorder.broker import MessageQueue
 from inorder.errors import NotFound
 from inorder.metadata import Metrics
-from inorder.server.admin import Admin
+from inorder.server.admin import LOOKING_SHARE, Admin
 from inorder.server.calls import Calls
 from inorder.server.desks import Desks
 from inorder.server.extensions.delivery import OwnStream
 from inorder.server.names import Names
 from inorder.server.streaming import Stream
-
-# To look at a subscription costs what is in its backlog, and others wait meanwhile. So that it never takes more than
-# this part of the time, what was seen is told again until then.
-LOOKING_SHARE = 0.05
 
 Labels: TypeAlias = tuple[str, ...]
 Samples: TypeAlias = Iterable[tuple[Labels, float]]
