@@ -161,6 +161,22 @@ def test_a_file_that_cannot_be_read_is_named(
 
 
 @pytest.mark.parametrize(
+    ("option", "problem"), [("ca", "ca: .*no certificate in PEM"), ("certificate", "do not fit"), ("key", "do not fit")]
+)
+def test_a_file_that_is_of_no_use_is_named_at_once(
+    authority: Authority, client: Pair, option: str, problem: str
+) -> None:
+    other = authority.pair("other")
+    wrong = {"ca": client.key, "certificate": other.certificate, "key": other.key}
+    given = {"ca": authority.certificate, "certificate": client.certificate, "key": client.key}
+    address = "grpc://127.0.0.1:1?tls=1&" + "&".join(
+        f"{name}={path}" for name, path in (given | {option: wrong[option]}).items()
+    )
+    with pytest.raises(InvalidArgument, match=problem):
+        PubSub(address).topic("orders").exists().result(20)
+
+
+@pytest.mark.parametrize(
     "content", [b"", b"The token:\n\n    root.SECRET\n", b"root.SECRET\x01", "root.SECRÉT".encode()]
 )
 def test_what_is_no_token_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +45,25 @@ def channel(address: Address) -> Any:
 def _certificates(credentials: Credentials) -> Any:
     named = {"ca": credentials.ca, "key": credentials.key, "certificate": credentials.certificate}
     read = [None if path is None else _read(name, path) for name, path in named.items()]
+    _check(credentials)
     return grpc.ssl_channel_credentials(*read)
+
+
+def _check(credentials: Credentials) -> None:
+    """Of files that are of no use gRPC would only say, again and again, that the server does not answer."""
+    ca, certificate, key = credentials.ca, credentials.certificate, credentials.key
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except OSError:
+        raise InvalidArgument(f"ca: {ca} has no certificate in PEM format") from None
+    if certificate is None:
+        return
+    try:
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        # Of the files and the kind of mistake, never of what is in them.
+        reason = getattr(error, "reason", None) or "not a certificate and its key without a password"
+        raise InvalidArgument(f"certificate, key: {certificate} and {key} do not fit: {reason}") from None
 
 
 def _read(option: str, path: str) -> bytes:
