@@ -241,6 +241,8 @@ def test_a_detached_subscription_gives_nothing(server: Running) -> None:
     assert list(server.raw_publisher().list_topic_subscriptions(topic=TOPIC)) == []
     with pytest.raises(exceptions.FailedPrecondition, match="detached"):
         subscriber.pull(subscription=SUBSCRIPTION, max_messages=1)
+    with pytest.raises(exceptions.FailedPrecondition, match="detached: nothing will come any more"):
+        subscriber.seek(request={"subscription": SUBSCRIPTION, "time": {"seconds": 0}})
     with pytest.raises(exceptions.NotFound):
         server.raw_publisher().detach_subscription(request={"subscription": "projects/shop/subscriptions/nobody"})
 

@@ -386,7 +386,7 @@ class State:
         if (position is None) == (time_us is None):
             raise InvalidArgument("seek: give either a position or a time")
         if subscription.detached:
-            raise FailedPrecondition(f"subscription {name!r} is detached: its topic was deleted")
+            raise FailedPrecondition(f"subscription {name!r} is detached: nothing will come any more")
         if position is not None:
             self._check_position(subscription, position, now_us)
         else:
@@ -398,7 +398,7 @@ class State:
     def seek_snapshot(self, name: str, snapshot: str, now_us: int) -> Decision[None]:
         subscription, found = self.subscription(name), self.snapshot(snapshot, now_us)
         if subscription.detached:
-            raise FailedPrecondition(f"subscription {name!r} is detached: its topic was deleted")
+            raise FailedPrecondition(f"subscription {name!r} is detached: nothing will come any more")
         if found.topic != subscription.topic:
             raise InvalidArgument(
                 f"snapshot {snapshot!r} is of topic {found.topic!r}, subscription {name!r} of {subscription.topic!r}"
