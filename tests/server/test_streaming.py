@@ -493,6 +493,24 @@ def test_googles_subscriber_with_exactly_once_delivery(server: Running) -> None:
         assert [outcome.result(20).name for outcome in outcomes] == ["SUCCESS"] * 3
 
 
+def test_with_exactly_once_delivery_a_nack_makes_no_ack_of_its_key_fail(server: Running) -> None:
+    subscribed(server, enable_message_ordering=True, enable_exactly_once_delivery=True)
+    nacked: list[bytes] = []
+    outcomes: list[Any] = []
+
+    def answer(message: Any) -> None:
+        if nacked:
+            outcomes.append(message.ack_with_response())
+        else:
+            nacked.append(message.data)
+            message.nack()
+
+    publish(server, "abcdefgh", "key")
+    with subscribing(server, Handler(answer)):
+        wait_until(lambda: len(outcomes) >= 8)
+        assert [outcome.result(20).name for outcome in outcomes] == ["SUCCESS"] * 8
+
+
 def test_googles_subscriber_comes_back_to_a_server_that_was_restarted(serve: Serve, tmp_path: Path) -> None:
     first = serve(MessageQueue.open(tmp_path))
     subscribed(first, enable_message_ordering=True)

@@ -220,6 +220,17 @@ def test_updates_at_the_same_time_do_not_undo_each_other(server: Running) -> Non
         assert (dict(shown.labels), shown.ack_deadline_seconds) == ({"n": str(number)}, number)
 
 
+def test_with_exactly_once_delivery_one_message_of_a_key_is_out(server: Running) -> None:
+    subscriber = subscribed(server, enable_message_ordering=True)
+    publish(server, "abc", "key")
+    for once, received in [(True, "a"), (False, "abc")]:
+        subscription = {"name": SUBSCRIPTION, "enable_exactly_once_delivery": once}
+        subscriber.update_subscription(
+            request={"subscription": subscription, "update_mask": {"paths": ["enable_exactly_once_delivery"]}}
+        )
+        assert data(pulled(subscriber)) == received
+
+
 def test_a_deleted_topic_leaves_its_subscriptions(server: Running) -> None:
     subscriber = subscribed(server)
     publish(server, "a")

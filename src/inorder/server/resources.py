@@ -155,7 +155,7 @@ def subscription_options(
 ) -> SubscriptionOptions:
     """What a subscription asks for, checked; `window` is how many of a key may be out where there is order to keep.
 
-    One that is pushed has one of a key out, as nobody else would keep those in order. `push_anywhere`: beyond loopback.
+    Some have one of a key out, see `_strict`. `push_anywhere`: beyond loopback.
 
     Of one that is changed, `before` are its options, and `shown` is how it looked: what stays as it is stays, even if
     only the embedded API could have made it so.
@@ -179,10 +179,20 @@ def subscription_options(
         "dead_letter_policy": lambda: _dead_letter_policy(subscription, names),
     }
     wanted = {field: read() for field, read in readers.items() if not _same(field, subscription, shown)}
-    pushed = bool(subscription.push_config.push_endpoint)
-    if before.enable_message_ordering and pushed != (shown is not None and bool(shown.push_config.push_endpoint)):
-        wanted["max_outstanding_per_key"] = 1 if pushed else window
+    strict = _strict(subscription)
+    if before.enable_message_ordering and strict != (shown is not None and _strict(shown)):
+        wanted["max_outstanding_per_key"] = 1 if strict else window
     return replace(before, **wanted, annotations=_kept(subscription, before.annotations))
+
+
+def _strict(subscription: Proto) -> bool:
+    """Whether one message of a key is out at a time, whatever the window.
+
+    Of one that is pushed, nobody else would keep those in order. Where delivery is exactly once, a nack would take back
+    what is out behind it, and clients would be told of each ack for these that it has failed; Google's Python client
+    then takes all that were in the same request as failed, also those that are done and will not come again.
+    """
+    return bool(subscription.push_config.push_endpoint) or subscription.enable_exactly_once_delivery
 
 
 def subscription_of(metadata: SubscriptionMetadata, topic: TopicMetadata | None, names: Names) -> Proto:
