@@ -322,18 +322,26 @@ class Run:
             given_up = number in self._late
             self._late[number] = True
             stuck = WorkersStuck(self._stuck) if self._stuck > self._workers() else None
-        if not given_up:
-            error = ItemTimeout(self._options.process_timeout)
-            verdict = self._verdict(number, job[2], error) if stuck is None else Raise((stuck,))
-            self._tell(job[2], error)
-            with self._lock:
-                self._settle(number, verdict)
-                ring = self._reader_can_go_on()
-            if ring:
-                self._bell.ring()
-            if self._starved:
-                self._wake_feed()
         self.crew.wake()  # another thread takes its place
+        if given_up:
+            return
+        error = ItemTimeout(self._options.process_timeout)
+        verdict = self._verdict(number, job[2], error) if stuck is None else Raise((stuck,))
+        if self._options.error_handler is None:
+            self._tell_and_settle(job, error, verdict)
+        else:  # elsewhere: it may wait for something that needs a timer, and this is the thread of all of them
+            telling = (job, error, verdict)
+            threading.Thread(target=self._tell_and_settle, args=telling, name="inorder-error", daemon=True).start()
+
+    def _tell_and_settle(self, job: Job, error: BaseException, verdict: tuple[Any, ...]) -> None:
+        self._tell(job[2], error)
+        with self._lock:
+            self._settle(job[0], verdict)
+            ring = self._reader_can_go_on()
+        if ring:
+            self._bell.ring()
+        if self._starved:
+            self._wake_feed()
 
     def _watch_head(self) -> None:
         """See to it that the head is looked at when it has been one for too long."""

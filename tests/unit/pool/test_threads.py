@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from inorder.clock import SYSTEM_CLOCK
 from inorder.pool import Autoscale, ItemError, ItemGap, ItemTimeout, Outputs, Retry, WorkerPool, WorkersStuck
 from inorder.testing import ManualClock
 
@@ -582,6 +583,31 @@ def test_the_head_is_given_up_while_its_thread_works_on() -> None:
     reader.clock.advance(5)
     reader.join()
     assert reader.outputs == [ItemGap("", 0, 0, 1, "order_timeout", -1), 1, 2, 3, 4, 5]
+    hanging.go_on.set()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_error_handler_that_is_told_of_a_time_limit_may_wait_for_a_timer(asynchronous: bool) -> None:
+    hanging = Hanging()
+    told: list[bool] = []
+
+    def wait_for_a_timer() -> None:
+        rung = threading.Event()
+        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_us(), rung.set)
+        told.append(rung.wait(PATIENCE_SECONDS))
+
+    async def handle_async(_: int, error: BaseException) -> None:
+        wait_for_a_timer()
+
+    pool = WorkerPool[int](
+        hanging,
+        workers=2,
+        preserve_order=True,
+        process_timeout=0.01,
+        error_handler=handle_async if asynchronous else lambda _, error: wait_for_a_timer(),
+    )
+    assert list(pool.map([1, -1, 2])) == [1, 2]
+    assert told == [True]
     hanging.go_on.set()
 
 
