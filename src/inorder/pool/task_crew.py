@@ -120,8 +120,10 @@ class TaskCrew(Crew[Item]):
                             continue
                         try:
                             value = await call(item)
-                        except GeneratorExit:
-                            raise  # from the garbage collector, long after the loop was closed, with any lock held
+                        except GeneratorExit as error:
+                            if asyncio.current_task(self._loop) not in self._workers:
+                                raise  # from the garbage collector, long after the loop was closed, with any lock held
+                            await self._failed(item, error)
                         except BaseException as error:
                             await self._failed(item, error)
                         else:
@@ -164,7 +166,7 @@ class TaskCrew(Crew[Item]):
     async def _failed(self, item: Item, error: BaseException) -> None:
         try:
             telling = self._work.failed(item, error)
-            if not isinstance(error, Exception) and not is_its_own_cancellation(error):
+            if not isinstance(error, Exception | GeneratorExit) and not is_its_own_cancellation(error):
                 if isinstance(telling, Coroutine):
                     telling.close()  # or it would complain that nobody awaits it
                 raise error

@@ -416,7 +416,7 @@ def test_a_collection_that_changes_meanwhile_is_an_error_after_what_came_before(
     assert outputs
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit])
 @pytest.mark.parametrize("kind", ["thread", "async"])
 def test_whatever_a_function_raises_the_reader_raises(error: type[BaseException], kind: str) -> None:
     def work(item: int) -> int:

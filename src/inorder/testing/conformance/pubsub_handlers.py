@@ -215,8 +215,8 @@ class HandlersThatFail(HandlersCase):
         raised: list[BaseException] = [asyncio.CancelledError(), GeneratorExit()]
         if isinstance(way, Threads):
             raised += [SystemExit(1), KeyboardInterrupt()]
-        to_raise = list(raised) if isinstance(way, Threads) else raised[:1]
-        expected = [type(error) for error in to_raise]
+        to_raise = list(raised)
+        expected = [type(error) for error in raised]
         errors: list[type[BaseException]] = []
 
         def handle(message: Message) -> None:
