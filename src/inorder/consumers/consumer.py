@@ -185,11 +185,13 @@ class Consumer(Worker, Generic[S]):
                 self._apply_one(self._apply, event, connection)
         elif self._apply_all is not None and events:
             call("apply_all", self._apply_all, events, connection.raw)
+            connection.check()
 
     def _apply_one(self, apply: Apply, event: Applied, connection: Connection) -> None:
         try:
             if (returned := apply(event, connection.raw)) is not None:  # as `call` does, without another call
                 check_done("apply", returned)
+            connection.check()
         except Exception as error:  # the event may have been parked, and its message be another one
             error.add_note(f"while message {event.message_id} of {event.key!r} was applied")
             raise

@@ -115,6 +115,7 @@ class Dispatcher(Worker):
         except Exception as error:
             if trouble_of(self._store, error) is not None:
                 raise
+            connection.check()  # what others have written before may be gone with it
             taken.failed.append(message)
             taken.problems.append((error, message))
         else:

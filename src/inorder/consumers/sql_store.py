@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inorder.consumers.sqlite_store import not_there
-from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values, names_of
+from inorder.consumers.store import TABLES, Connection, Row, TransactionEnded, Trouble, Values, names_of
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 
 if TYPE_CHECKING:
@@ -68,11 +68,23 @@ class SqlStore:
                 with connection.begin():
                     if self._dialect == "sqlite":  # or what is read may have changed before it is written
                         connection.exec_driver_sql("BEGIN IMMEDIATE")
+                        connection.exec_driver_sql("SAVEPOINT inorder_begun")
                     yield self._wrapped(connection)
+                    if self._dialect == "sqlite":
+                        self._check_not_ended(connection)
             finally:
                 self._here.connection = None
                 if self._closed and self._own:  # meanwhile, and there is no pool any more that would do so
                     connection.invalidate()
+
+    def _check_not_ended(self, connection: Any) -> None:
+        """The driver begins another transaction when SQLite has rolled one back, but that does not have this mark."""
+        try:
+            connection.exec_driver_sql("RELEASE inorder_begun")
+        except self._sql.exc.OperationalError as error:
+            if self.trouble(error) is not None:
+                raise
+            raise TransactionEnded from error
 
     def within(self, raw: Any) -> Connection:
         """Also in a transaction of your own, on whatever connection to the same database."""
@@ -110,6 +122,7 @@ class _SqlConnection:
     def __init__(self, raw: Any, sql: Any, locks_rows: bool) -> None:
         self.raw = raw
         self.row_lock = "FOR UPDATE" if locks_rows else ""
+        self._is_sqlite = not locks_rows
         self._sql = sql
 
     def query(self, statement: str, values: Values) -> list[Row]:
@@ -132,6 +145,11 @@ class _SqlConnection:
 
     def until(self) -> None:
         """As `as_of`."""
+
+    def check(self) -> None:
+        # Of others SQLAlchemy knows when they end.
+        if self._is_sqlite and not self.raw.connection.dbapi_connection.in_transaction:
+            raise TransactionEnded
 
     def attempt(self) -> AbstractContextManager[None]:
         return self.raw.begin_nested()  # type: ignore[no-any-return]

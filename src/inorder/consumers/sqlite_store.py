@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from inorder.consumers.store import TABLES, Connection, Row, Trouble, Values, positional
+from inorder.consumers.store import TABLES, Connection, Row, TransactionEnded, Trouble, Values, positional
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 from inorder.options import check_number
 
@@ -77,7 +77,7 @@ class SqliteStore:
             try:
                 yield _SqliteConnection(self._database, self._commits)
                 if not self._database.in_transaction:
-                    raise FailedPrecondition("the transaction was ended: handlers neither commit nor roll back")
+                    raise TransactionEnded
                 self._database.execute("COMMIT")
                 self._commits += 1
             except BaseException:
@@ -128,6 +128,7 @@ class _SqliteConnection:
         return self.query(statement.format(among="(SELECT value FROM json_each(:among))"), wanted)
 
     def write(self, statement: str, rows: Sequence[Row]) -> int:
+        self.check()
         # By position: SQLite asks for each name again with each row.
         return self.raw.executemany(positional(statement), rows).rowcount
 
@@ -140,6 +141,11 @@ class _SqliteConnection:
     def until(self) -> Hashable:
         version, commits = self.as_of()
         return version, commits + 1
+
+    def check(self) -> None:
+        # Outside of a transaction each statement is committed by itself: a state, and not its effect that was undone.
+        if not self.raw.in_transaction:
+            raise TransactionEnded
 
     @contextmanager
     def attempt(self) -> Iterator[None]:

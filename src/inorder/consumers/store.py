@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from inorder.errors import Aborted, InvalidArgument
+from inorder.errors import Aborted, FailedPrecondition, InvalidArgument
 
 Row = Sequence[Any]
 Values = Mapping[str, Any]
@@ -83,6 +83,16 @@ class Conflict(Aborted):
         super().__init__(f"consumer {consumer!r}: another consumer has changed {shown}{more} in the meantime")
 
 
+class TransactionEnded(FailedPrecondition):
+    """The transaction of a handler is over before its end; what was written in it may be gone."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the transaction was ended: handlers neither commit nor roll back, "
+            "nor use what makes SQLite roll back (ON CONFLICT ROLLBACK, OR ROLLBACK, RAISE(ROLLBACK))"
+        )
+
+
 class Connection(Protocol):
     """One transaction. `raw` is the database's own connection, for the handlers."""
 
@@ -106,6 +116,9 @@ class Connection(Protocol):
 
     def until(self) -> Hashable | None:
         """What `as_of` of the next transaction will be, if this one is committed and nobody else commits before it."""
+
+    def check(self) -> None:
+        """`TransactionEnded` if that is so and can be told now; else it is told when it would be committed."""
 
     def attempt(self) -> AbstractContextManager[None]:
         """What is raised inside undoes what was written inside, and nothing else."""

@@ -1,5 +1,6 @@
 """A consumer: effect and state together or not at all, whatever fails, races, restarts or is closed in between."""
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -835,6 +836,33 @@ def test_a_handler_that_commits_is_told_not_to(tmp_path: Path) -> None:
             wait_until(lambda: here.errors)
     assert "neither commit nor roll back" in str(here.errors[0])
     database.close()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_a_handler_undoes_by_mistake_is_not_taken_for_done(database: Database, together: bool) -> None:
+    """SQLite then commits each statement by itself: states were written without the effects that were undone."""
+    slips = ["once"]
+
+    def slip(raw: Any) -> None:
+        if slips and not database.place.startswith("postgresql"):
+            slips.pop()
+            with contextlib.suppress(Exception):
+                run(raw, "INSERT OR ROLLBACK INTO inorder_quarantine (consumer) VALUES (NULL)")
+
+    def apply(event: Applied, raw: Any) -> None:
+        write_down(event, raw)
+        if event.key == "b":
+            slip(raw)
+
+    def apply_all(events: Sequence[Applied], raw: Any) -> None:
+        for event in events:
+            write_down(event, raw)
+        slip(raw)
+
+    with desk(database, enable_message_ordering=True) as here:
+        here.publish([("a", 1), ("b", 1), ("c", 1)])
+        here.consume(PARKING, apply=None if together else apply, apply_all=apply_all if together else None)
+    assert sorted(database.effects()) == [("a", 1), ("b", 1), ("c", 1)]
 
 
 def test_a_store_does_not_nest_transactions(tmp_path: Path) -> None:
