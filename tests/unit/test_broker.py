@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from time import thread_time
 
 import pytest
 
@@ -158,3 +159,27 @@ def test_only_the_message_that_starves_makes_others_wait() -> None:
     clock.advance(11)  # the second of the key starves
     queue.publish("orders", [Message(b"3" * 60, ordering_key="c"), Message(b"4", ordering_key="a")])
     assert [message.data for message in queue.take("worker", 5, two)] == [b"4"]
+
+
+def test_a_subscription_that_stays_full_misses_the_next_message_as_quickly_as_the_first() -> None:
+    """One gap stands for all that a key has missed, however many that are: to copy them each time stopped everybody."""
+    queue = MessageQueue()
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "queue_limits": {"max_messages": 2}}
+    queue.register_subscription("billing", "orders", options)
+    queue.publish("orders", [Message(b"", ordering_key="k")] * 2)
+
+    def seconds_to_miss(batches: int) -> float:
+        began = thread_time()
+        for _ in range(batches):
+            queue.publish("orders", [Message(b"", ordering_key="k")] * 1000)
+        return thread_time() - began
+
+    first = seconds_to_miss(5)
+    seconds_to_miss(50)
+    assert seconds_to_miss(5) < 10 * first
+    gaps: list[Gap] = []
+    for _ in range(3):
+        for message in queue.pull("billing", 10, gaps.append):
+            queue.ack(message)
+    assert [(gap.first_position, gap.last_position, gap.count) for gap in gaps] == [(2, 60_001, 60_000)]

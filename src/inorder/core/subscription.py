@@ -6,6 +6,7 @@ make true what has been decided and cannot fail.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise, repeat
@@ -287,7 +288,9 @@ class Subscription:
         before = waiting[-1] if waiting else None
         if before is not None and isinstance(gap := before[DATA], Gap) and gap.reason == "dropped":
             wider = Gap(key, gap.first_position, record[POSITION], gap.count + 1, gap.reason)
-            members: Any = [*(before[ATTRIBUTES] or [before[POSITION]]), record[POSITION]]
+            # Nobody else has this list: to copy it for each message would make a full subscription slow for everybody.
+            members: Any = array("q", [before[POSITION]]) if before[ATTRIBUTES] is None else before[ATTRIBUTES]
+            members.append(record[POSITION])
             self._lanes.replace(key, -1, (*before[:DATA], wider, members, *before[PUBLISH_US:]))
         else:
             self._add_gaps(1)
