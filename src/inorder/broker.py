@@ -36,6 +36,7 @@ from inorder.message import (
     Message,
     Source,
     batch_of,
+    before_their_place,
     check_ordering_key,
     delivered,
     leases_of,
@@ -261,7 +262,8 @@ class MessageQueue(Turns):
     ) -> list[Message]:
         """Up to `max_messages` messages, leased for the subscription's ack deadline. Does not wait.
 
-        A gap record on the way is told to `on_gap` and acked; it is no message.
+        A gap record on the way is told to `on_gap` and acked; it is no message. One behind a message of its key ends
+        the pull, and is told by the next.
         """
         check_whole("max_messages", max_messages)
         if self._commits is not None and (self._due is not None or self._state.due_us <= self.clock.now_us()):
@@ -274,11 +276,18 @@ class MessageQueue(Turns):
             gaps = [message for message in taken if isinstance(message._record[DATA], Gap)]
             if not gaps:
                 return messages + taken if messages else taken
-            messages += [message for message in taken if not isinstance(message._record[DATA], Gap)]
+            together = messages + taken if on_gap is not None else []  # else nobody is told too early
+            early = {together[index]._lease for index in before_their_place(one._record for one in together)}
+            messages += [one for one in taken if one._lease not in early and not isinstance(one._record[DATA], Gap)]
+            gaps = [gap for gap in gaps if gap._lease not in early]
             self.settle(subscription, [gap._lease for gap in gaps], ())
+            if early:
+                self.release(subscription, sorted(early))
             for gap in gaps:
                 if on_gap is not None:
                     on_gap(gap._record[DATA])
+            if early:
+                break
         return messages
 
     def _may_have_gaps(self, subscription: str) -> bool:

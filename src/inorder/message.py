@@ -318,6 +318,25 @@ class Leased(NamedTuple):
         return Leased(leases, attempts, list(records))
 
 
+def before_their_place(records: Iterable[Record]) -> list[int]:
+    """Which of these are gap records behind a message of their key, or behind such a one; by their indexes.
+
+    Whoever gets all of them together would be told of the gap before the message in front of it was handled.
+    """
+    messages: set[str] = set()
+    cut: set[str] = set()
+    early: list[int] = []
+    for index, record in enumerate(records):
+        key = record[KEY]
+        if isinstance(record[DATA], Gap) and key in messages:
+            cut.add(key)
+        if key in cut:
+            early.append(index)
+        elif not isinstance(record[DATA], Gap):
+            messages.add(key)
+    return early
+
+
 def leases_of(messages: Sequence[object]) -> tuple[str, Sequence[int]] | None:
     """What the ack ids of messages begin with, and their leases, each once; None unless one source delivered them all.
 

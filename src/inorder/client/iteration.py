@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from inorder.client.intake import Intake
 from inorder.client.listeners import Listeners, finish, finish_here
 from inorder.errors import FailedPrecondition
-from inorder.message import DATA, Gap, Message
+from inorder.message import DATA, Gap, Message, before_their_place
 from inorder.pending import Pending
 from inorder.transport import Transport
 
@@ -128,7 +128,10 @@ class Iteration(ABC):
             yield None
 
     def _tell_gaps(self) -> Iterator[Sequence[Awaitable[object]]]:
-        """Tell of the gap records among the messages; they are none."""
+        """Tell of the gap records among the messages; they are none. Those behind a message come with the next ones."""
+        early = {*before_their_place(message._record for message in self._current)}
+        self._intake.give_back([message for index, message in enumerate(self._current) if index in early])
+        self._current = [message for index, message in enumerate(self._current) if index not in early]
         gaps = [message for message in self._current if isinstance(message._record[DATA], Gap)]
         self._current = [message for message in self._current if not isinstance(message._record[DATA], Gap)]
         for gap in gaps:

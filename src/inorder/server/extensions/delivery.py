@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError, NotFound
-from inorder.message import Gap, Leased
+from inorder.message import Gap, Leased, before_their_place
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
@@ -62,6 +62,9 @@ class Delivery:
         try:
             while True:
                 leased = self._broker.lease(name, request.max_messages, max_bytes=MAX_RESPONSE_BYTES)
+                if leased.gaps() and (early := [leased.leases[at] for at in before_their_place(leased.records)]):
+                    self._broker.release(name, early)
+                    leased = leased.without(early)
                 add_columns(delivery.messages, leased)
                 gaps = leased.gaps()
                 if not gaps:

@@ -20,9 +20,9 @@ from inorder.testing.conformance.pubsub_handlers import HandlersCase
 class Gaps(HandlersCase):
     """An ordered subscription is told, in their place, of messages that will not come."""
 
-    def with_a_hole(self) -> Subscription:
+    def with_a_hole(self, **options: Any) -> Subscription:
         """A subscription that got 1, 2 and 5 and missed 3 and 4."""
-        subscription = self.subscribe_ordered(queue_limits=QueueLimits(max_messages=2))
+        subscription = self.subscribe_ordered(queue_limits=QueueLimits(max_messages=2), **options)
         self.publish("1", "2", "3", "4", key="k")
         assert texts(self.consume(1)) == ["1"]
         self.publish("5", key="k")
@@ -122,6 +122,28 @@ class Gaps(HandlersCase):
             for message in result(subscription.pull(10)):
                 told.append(text(message))
                 result(message.ack())
+        assert told == ["2", Gap("k", 2, 3, 2, "dropped"), "5"]
+
+    def test_a_pull_of_several_of_a_key_is_told_of_a_gap_in_its_place(self) -> None:
+        subscription = self.with_a_hole(max_outstanding_per_key=10)
+        told: list[object] = []
+        subscription.on("gap", told.append)
+        while not told or told[-1] != "5":
+            for message in subscription.pull(10).result():
+                told.append(text(message))
+                message.ack().result()
+        assert told == ["2", Gap("k", 2, 3, 2, "dropped"), "5"]
+
+    def test_a_loop_over_lists_with_several_of_a_key_is_told_of_a_gap_in_its_place(self) -> None:
+        subscription = self.with_a_hole(max_outstanding_per_key=10)
+        told: list[object] = []
+        subscription.on("gap", told.append)
+        batches = subscription.batches(10, one_per_key=False)
+        for messages in batches:
+            told += map(text, messages)
+            batches.ack(messages).result()
+            if told[-1] == "5":
+                break
         assert told == ["2", Gap("k", 2, 3, 2, "dropped"), "5"]
 
 
