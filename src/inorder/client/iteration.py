@@ -130,7 +130,9 @@ class Iteration(ABC):
     def _tell_gaps(self) -> Iterator[Sequence[Awaitable[object]]]:
         """Tell of the gap records among the messages; they are none. Those behind a message come with the next ones."""
         early = {*before_their_place(message._record for message in self._current)}
-        self._intake.give_back([message for index, message in enumerate(self._current) if index in early])
+        too_early = [message for index, message in enumerate(self._current) if index in early]
+        self._intake.give_back(too_early)
+        self._let_go(too_early)
         self._current = [message for index, message in enumerate(self._current) if index not in early]
         gaps = [message for message in self._current if isinstance(message._record[DATA], Gap)]
         self._current = [message for message in self._current if not isinstance(message._record[DATA], Gap)]

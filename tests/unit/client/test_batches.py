@@ -7,6 +7,7 @@ import pytest
 from inorder import Message, PubSub
 from inorder.broker import MessageQueue
 from inorder.errors import FailedPrecondition, InvalidAckId, InvalidArgument, SubscriptionNotFound
+from inorder.message import Gap
 from inorder.testing.clock import ManualClock
 
 
@@ -123,3 +124,25 @@ def test_no_more_come_ahead_than_were_asked_for_although_nothing_is_answered() -
         for given in range(1, 11):
             assert len(next(lists)) == 2
             assert subscription.metrics().result().outstanding_messages == 2 * given + 2
+
+
+def test_a_gap_that_came_too_early_is_not_remembered_as_given_out() -> None:
+    with PubSub("memory:") as pubsub:
+        topic = pubsub.topic("orders").create().result()
+        limits = {"max_messages": 2, "when_full": "drop"}
+        subscription = topic.subscription("mover")
+        subscription.create(enable_message_ordering=True, max_outstanding_per_key=10, queue_limits=limits).result()
+        told: list[object] = []
+        subscription.on("gap", told.append)
+        for number in range(3):  # the last one is dropped
+            topic.publish_message(b"%d" % number, ordering_key="k").result()
+        batches = subscription.batches(10, one_per_key=False)
+        for messages in batches:
+            batches.ack(messages).result(0)
+            told += [message.data for message in messages]
+            if messages and messages[-1].data == b"1":
+                topic.publish_message(b"3", ordering_key="k").result()
+            elif messages:
+                break
+        assert [one.count if isinstance(one, Gap) else one for one in told] == [b"0", b"1", 1, b"3"]
+        assert [message.data for message in batches._iteration._intake._out.values()] == [b"3"]
