@@ -53,6 +53,50 @@ def test_a_pull_costs_what_it_finds_however_many_gaps_are_among_it() -> None:
     assert (len(pulled), len(gaps)) == (count, count)
 
 
+def test_what_has_expired_is_one_gap_of_its_key_however_much_it_is() -> None:
+    """Where nobody reads, that is all that is left of the messages: a gap for each would be more and more."""
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"enable_message_ordering": True, "message_retention_duration": 60})
+    queue.publish("orders", keyed("a", "b"))
+    for _ in range(5):
+        queue.publish("orders", keyed("a", "a", "b"))
+        clock.advance(200)
+    queue.publish("orders", keyed("a"))
+    gaps: list[Gap] = []
+    assert [message.position for message in queue.pull("worker", 10, gaps.append)] == [17]
+    told = sorted((gap.ordering_key, gap.first_position, gap.last_position, gap.count) for gap in gaps)
+    assert told == [("a", 0, 0, 1), ("a", 2, 15, 10), ("b", 1, 1, 1), ("b", 4, 16, 5)]
+    assert queue.metrics("worker").counters.outdated == 17
+    assert queue.pull("worker", 10, gaps.append) == []
+    assert len(gaps) == 4
+
+
+def test_a_key_whose_message_has_expired_stays_parked_when_the_rules_change() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    for topic in ("orders", "dead"):
+        queue.register_topic(topic)
+    options = {
+        "enable_message_ordering": True,
+        "message_retention_duration": 600,
+        "on_poison": "park_key",
+        "dead_letter_policy": {"dead_letter_topic": "dead", "max_delivery_attempts": 5},
+    }
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", keyed("a", "a"))
+    for _ in range(5):
+        queue.nack(queue.pull("worker", 10))
+    clock.advance(1_200)
+    queue.update_subscription("worker", {"max_outstanding_per_key": 2})
+    assert [(key.ordering_key, key.reason) for key in queue.blocked_keys("worker")] == [("a", "parked")]
+    gaps: list[Gap] = []
+    assert queue.pull("worker", 10, gaps.append) == []
+    assert gaps == []
+    queue.resume_key("worker", "a")
+    queue.pull("worker", 10, gaps.append)
+    assert sum(gap.count for gap in gaps) == 2
+
+
 class TimersNeverRun(ManualClock):
     """So that it is a call that finds out what time has brought about."""
 

@@ -210,3 +210,20 @@ def test_the_journal_keeps_what_a_snapshot_needs_and_drops_it_afterwards(durable
     durable.publish("z")
     durable.queue._save()
     assert len(journal.store.parts()) <= 3 < kept
+
+
+def test_what_had_expired_for_its_subscription_is_not_in_a_snapshot(desk: Desk) -> None:
+    """Whoever seeks it, for whom it has not expired: now, and after a restart."""
+    desk.queue.register_subscription(
+        "hasty", "orders", {"enable_message_ordering": True, "message_retention_duration": 600}
+    )
+    desk.publish("a")
+    assert desk.pulled("stock", ack="a") == "a"
+    desk.clock.advance(DAY)
+    desk.publish("b")
+    desk.queue.create_snapshot("before", "hasty")
+    desk.queue.seek("billing", snapshot="before")
+    assert desk.pulled() == "b"
+    if desk.kind != "memory":
+        desk.restart()
+    assert desk.pulled() == "b"

@@ -5,12 +5,13 @@ Knows the retry and poison rules and nothing of lanes, leases or topics.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inorder.clock import MICROSECONDS
 from inorder.core.events import Failure
-from inorder.message import DATA, KEY, POSITION, Gap, Record
+from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, Gap, Record
 from inorder.options import SubscriptionOptions
 
 
@@ -103,3 +104,16 @@ def gap_for(record: Record, reason: str) -> Record:
     """What stands in the place of a message that will not come."""
     position, key, _, _, publish_us, _, stored_us = record
     return (position, key, Gap(key, position, position, 1, reason), None, publish_us, 0, stored_us)
+
+
+def wider_gap(before: Record, gap: Record) -> Record | None:
+    """Two holes of a key, side by side, as one; None if they are not two of one reason."""
+    first, last = before[DATA], gap[DATA]
+    if not isinstance(first, Gap) or not isinstance(last, Gap) or first.reason != last.reason:
+        return None
+    joined = Gap(first.ordering_key, first.first_position, last.last_position, first.count + last.count, first.reason)
+    # The list goes with the hole, and is longer now: to copy it for each message would make a full subscription, or
+    # one that nobody reads, slow for everybody.
+    positions: Any = array("q", [before[POSITION]]) if before[ATTRIBUTES] is None else before[ATTRIBUTES]
+    positions.extend(gap[ATTRIBUTES] or (gap[POSITION],))
+    return (*before[:DATA], joined, positions, *before[PUBLISH_US:])

@@ -160,6 +160,13 @@ class Lanes(Generic[Item]):
         assert waiting
         waiting[index] = record
 
+    def replace_all(self, key: str, records: Sequence[Item]) -> None:
+        """Put these in the place of all that wait."""
+        waiting = self._behind[key]
+        assert waiting
+        waiting.clear()
+        waiting.extend(records)
+
     def records(self) -> Iterator[Item]:
         """Everything that is not out, each key in its order."""
         yield from self._ready

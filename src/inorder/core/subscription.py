@@ -6,7 +6,6 @@ make true what has been decided and cannot fail.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise, repeat
@@ -17,7 +16,7 @@ from typing import Any
 
 from inorder.clock import MICROSECONDS
 from inorder.core.events import Failed, Failure, HeadSkipped, KeyResumed, Return
-from inorder.core.failures import Failures, gap_for, judge
+from inorder.core.failures import Failures, gap_for, judge, wider_gap
 from inorder.core.filters import compile_filter
 from inorder.core.holds import Hold, Holds
 from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
@@ -283,18 +282,14 @@ class Subscription:
 
     def _put_gap(self, record: Record) -> None:
         """Tell that a message is missing, in its place; holes side by side become one."""
-        key = record[KEY]
+        key, gap = record[KEY], gap_for(record, "dropped")
         waiting = self._lanes.waiting(key)
-        before = waiting[-1] if waiting else None
-        if before is not None and isinstance(gap := before[DATA], Gap) and gap.reason == "dropped":
-            wider = Gap(key, gap.first_position, record[POSITION], gap.count + 1, gap.reason)
-            # Nobody else has this list: to copy it for each message would make a full subscription slow for everybody.
-            members: Any = array("q", [before[POSITION]]) if before[ATTRIBUTES] is None else before[ATTRIBUTES]
-            members.append(record[POSITION])
-            self._lanes.replace(key, -1, (*before[:DATA], wider, members, *before[PUBLISH_US:]))
+        wider = wider_gap(waiting[-1], gap) if waiting else None
+        if wider is not None:
+            self._lanes.replace(key, -1, wider)
         else:
             self._add_gaps(1)
-            self._lanes.put([gap_for(record, "dropped")])
+            self._lanes.put([gap])
 
     # -- what goes out -----------------------------------------------------------------------------
 
@@ -694,8 +689,24 @@ class Subscription:
 
         self._lanes.rewrite(change)
         self._holds.rewrite(change)
+        for key in [key for key in self._lanes.crowded() if key not in self._holds.keys] if self._gaps else ():
+            self._join_gaps(key)
         times += [record[STORED_US] for _, record in self.leases.out()]
         self._oldest_us = min(times, default=inf)
+
+    def _join_gaps(self, key: str) -> None:
+        """Holes side by side become one: where nobody reads, they are all that is left, and would be more and more."""
+        joined: list[Record] = []
+        waiting = self._lanes.waiting(key)
+        for record in waiting:
+            wider = wider_gap(joined[-1], record) if joined else None
+            if wider is None:
+                joined.append(record)
+            else:
+                joined[-1] = wider
+        if len(joined) < len(waiting):
+            self._gaps -= len(waiting) - len(joined)
+            self._lanes.replace_all(key, joined)
 
     def _unless_outdated(self, record: Record, now_us: int) -> Record | None:
         """The record, or what is left of one that is too old: a gap in its key, or nothing."""
@@ -747,7 +758,9 @@ class Subscription:
 
     def done(self) -> Ranges:
         """What is acked or given up, and what the filter leaves out, which is as good as acked."""
-        done = self.ledger().given_up()
+        # What has expired is no part of the books, and is as gone as what else has left a gap.
+        gaps = positions_of(record for record in self._unacked() if isinstance(record[DATA], Gap))
+        done = self.ledger().given_up().union(runs(sorted(gaps)))
         if self.matches is None or not self._log.history.complete:
             return done
         position, end = done.end_at(0), self._log.visible
@@ -794,13 +807,14 @@ class Subscription:
         last = max(until_us)
         for record in records:
             position, key = record[POSITION], record[KEY]
-            waits = position in until_us and not isinstance(record[DATA], Gap)
-            if waits and self.ordered and key:
-                self._lanes.hold(key, ())
-                self._holds.hold(key, Hold(position, until_us[position]))
-            if waits and not (self.ordered and key) and (due_us := until_us[position]) is not None:
+            if self.ordered and key:
+                if position in until_us:  # a message that has become too old meanwhile, too: the key is still parked
+                    self._lanes.hold(key, ())
+                    self._holds.hold(key, Hold(position, until_us[position]))
+                free.append(record)
+            elif not isinstance(record[DATA], Gap) and (due_us := until_us.get(position)) is not None:
                 self._holds.delay(record, due_us)
-            elif position < last and not (self.ordered and key):
+            elif position < last:
                 self._lanes.give_back(record)  # or what waits would come back before it, which is older
             else:
                 free.append(record)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from itertools import takewhile
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import KeyNotBlocked
@@ -226,17 +225,17 @@ class SubscriptionModel:
         """A hole is told in its place; several side by side may be told as one."""
         assert self.sees_gaps, f"{self.name}: a pull gave the record of a gap: {gap}"
         assert item.stored.key, f"{self.name}: a gap where no order is promised: {gap}"
-        if not item.gap and self._is_outdated(item, now_us):
-            self._clear(item)
         of_key = [other for other in self.items if other.stored.key == item.stored.key]
-        holes = list(takewhile(lambda other: other.gap == item.gap and not other.lease, of_key[of_key.index(item) :]))
         told = 0
-        while holes and told < gap.count:
-            last = holes.pop(0)
-            told += last.count
-            if last is not item:
-                self.items.remove(last)
-                item.others += [last, *last.others]
+        for other in of_key[of_key.index(item) :]:
+            if told < gap.count and not other.lease and self._is_outdated(other, now_us):
+                self._clear(other)
+            if told >= gap.count or other.lease or not other.gap or other.gap != item.gap:
+                break
+            told += other.count
+            if other is not item:
+                self.items.remove(other)
+                item.others += [other, *other.others]
         assert item.gap, f"{self.name}: {gap} was told of a message that is there"
         expected = (item.stored.key, item.position, max(told, 1), item.gap)
         assert (gap.ordering_key, gap.first_position, gap.count, gap.reason) == expected, (
