@@ -19,7 +19,7 @@ from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock
 from inorder.commits import Sync
 from inorder.core.events import Decision
 from inorder.core.ledger import SnapshotLedger
-from inorder.core.producers import Attempt
+from inorder.core.producers import Attempt, position_of
 from inorder.core.state import State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
@@ -235,6 +235,11 @@ class MessageQueue(Turns):
         if self._commits is not None:
             self._commits.soon()
         return answer
+
+    def has_stored(self, topic: str, attempt: Attempt, count: int) -> bool:
+        """Whether an attempt, of so many messages, was stored before; raises what keeps it from being stored at all."""
+        with self._lock:
+            return position_of(self._known().topic(topic).producers, attempt, count) is not None
 
     def open_producer(self, topic: str, producer: str, held_epoch: int | None = None) -> int:
         """Begin an epoch of a producer that has a name: attempts of its earlier ones are refused from now on.

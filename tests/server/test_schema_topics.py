@@ -3,14 +3,17 @@
 import json
 from typing import Any
 
+import grpc
 import pytest
 from google.api_core.exceptions import FailedPrecondition, InvalidArgument, NotFound
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import pubsub_v1
 from google.pubsub_v1.services.schema_service.transports.grpc import SchemaServiceGrpcTransport
-from google.pubsub_v1.types import Encoding, Schema
+from google.pubsub_v1.types import Encoding, PublishRequest, PublishResponse, Schema
 
 from inorder.broker import MessageQueue
+from inorder.protocol import PRODUCER_KEY
+from inorder.protocol import inorder_v1_pb2 as v1
 
 from .conftest import Running
 
@@ -22,6 +25,45 @@ SCHEMA = "projects/shop/schemas/state"
 def avro(*names: str) -> str:
     fields = [{"name": name, "type": "string", "default": ""} for name in names]
     return json.dumps({"type": "record", "name": "State", "fields": fields})
+
+
+def test_what_was_stored_is_answered_when_it_comes_again_whatever_the_schema_says_by_then() -> None:
+    """Refused, it would be published once more, with what it lacks by now."""
+    broker = MessageQueue()
+    server: Any = Running(broker)
+    schemas = pubsub_v1.SchemaServiceClient(
+        transport=SchemaServiceGrpcTransport(channel=server.channel(), credentials=AnonymousCredentials())
+    )
+    schema = Schema(name=SCHEMA, type_=Schema.Type.AVRO, definition=avro("name"))
+    schemas.create_schema(parent="projects/shop", schema=schema, schema_id="state")
+    publisher = server.publisher()
+    publisher.create_topic(request={"name": TOPIC, "schema_settings": {"schema": SCHEMA, "encoding": Encoding.JSON}})
+    call = server.channel().unary_unary("/google.pubsub.v1.Publisher/Publish")
+
+    def publish(number: int) -> list[str]:
+        request = PublishRequest(topic=TOPIC, messages=[{"data": b'{"name": "Alaska"}'}])
+        attempt = v1.Attempt(producer="p", number=number).SerializeToString()
+        answer = call(PublishRequest.serialize(request), metadata=[(PRODUCER_KEY, attempt)], timeout=10)
+        return list(PublishResponse.deserialize(answer).message_ids)
+
+    stored = publish(0)
+    schema.definition = avro("name", "capital")
+    second = schemas.commit_schema(name=SCHEMA, schema=schema).revision_id
+    publisher.update_topic(
+        topic={"name": TOPIC, "schema_settings": {"first_revision_id": second}},
+        update_mask={"paths": ["schema_settings.first_revision_id"]},
+    )
+    assert publish(0) == stored
+    with pytest.raises(grpc.RpcError, match="Message failed schema validation"):
+        publish(1)
+    schemas.delete_schema(name=SCHEMA)
+    assert publish(0) == stored
+    with pytest.raises(grpc.RpcError, match="was deleted"):
+        publish(1)
+    metadata = broker.get_topic(broker.get_all_topics()[0].name)
+    assert metadata is not None
+    assert metadata.published == 1
+    server.stop()
 
 
 def test_messages_of_a_topic_fit_its_schema() -> None:

@@ -100,8 +100,10 @@ class Publisher:
         if settings is not None:
             try:
                 batch = fitting(self._schemas, settings, batch)
-            except MessageRefused as error:
-                raise refused(error) from None
+            except InorderError as error:
+                # What is stored is stored, whatever the schema says by now: refused, it would be published again.
+                if attempt is None or not self._broker.has_stored(name, _once(attempt), len(batch[0])):
+                    raise refused(error) if isinstance(error, MessageRefused) else error from None
         try:
             answer = self._broker.submit(name, batch, None if attempt is None else _once(attempt))
         except NotFound:
