@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from inorder import Message, PubSub
-from inorder.errors import Unavailable
+from inorder.errors import InvalidAckId, Unavailable
 from inorder.testing.history import History, anomalies
 from tests.integration.tcp_proxy import TcpProxy
 
@@ -132,6 +132,38 @@ def test_a_server_that_is_killed(server: ServerProcess, window: int) -> None:
         server.start()
     program.more()
     program.finish()
+
+
+def test_a_handler_that_outlives_its_server_is_told_and_holds_nobody_up(server: ServerProcess) -> None:
+    pubsub = PubSub(f"grpc://127.0.0.1:{server.port}")
+    topic = pubsub.topic("orders").create().result(PATIENCE_SECONDS)
+    worker = topic.subscription("worker").create(enable_message_ordering=True).result(PATIENCE_SECONDS)
+    begun, goes_on = threading.Event(), threading.Event()
+    late: list[BaseException | None] = []
+    handled: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        if message.data == b"long" and not begun.is_set():
+            begun.set()
+            goes_on.wait(PATIENCE_SECONDS)
+            late.append(message.ack().exception(PATIENCE_SECONDS))
+            return
+        handled.append(message.data)
+        message.ack()
+
+    worker.on("message", handle).open()
+    topic.publish_message(b"long", ordering_key="k").result(PATIENCE_SECONDS)
+    assert begun.wait(PATIENCE_SECONDS)
+    server.kill()
+    server.start()
+    topic.publish_message(b"other", ordering_key="o").result(PATIENCE_SECONDS)
+    wait_until(lambda: handled == [b"other"])  # on the new server's stream; the next of the key waits for its handler
+    goes_on.set()
+    wait_until(lambda: late)
+    assert isinstance(late[0], InvalidAckId)
+    topic.publish_message(b"last", ordering_key="k").result(PATIENCE_SECONDS)
+    wait_until(lambda: handled == [b"other", b"long", b"last"])
+    pubsub.close().result(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("window", [1, 10])

@@ -23,10 +23,11 @@ class Said:
     kept: Sequence[int] = ()
     seconds: float = 0
     released: Sequence[int] = ()
+    stale: Sequence[int] = ()  # those that were over before anybody could be asked
     reply: Pending[list[int]] = field(default_factory=Pending)
 
     def answered(self, over: Iterable[int]) -> None:
-        over = {*over}
+        over = {*over, *self.stale}
         named = (*self.acks, *self.nacks, *self.kept) if over else ()
         self.reply.set_result([lease for lease in named if lease in over])
 
@@ -36,19 +37,29 @@ class Said:
 
 
 def fill(demand: v1.Demand, said: Iterable[Said], prefix: str, offset: int) -> None:
-    """Put all that was said into one request. Of several deadlines of a lease the last counts."""
+    """Put all that was said into one request. Of several deadlines of a lease the last counts.
+
+    Leases below `offset` are those of a server that is no more. This one knows nothing of them: they are over.
+    """
     demand.ack_id_prefix = prefix
     kept: dict[int, float] = {}
     for one in said:
-        demand.acks.extend(one.acks if not offset else [lease - offset for lease in one.acks])
-        demand.nacks.extend(one.nacks if not offset else [lease - offset for lease in one.nacks])
-        demand.releases.extend(one.released if not offset else [lease - offset for lease in one.released])
-        kept.update(dict.fromkeys(one.kept, one.seconds))
+        if offset:
+            one.stale = [lease for lease in (*one.acks, *one.nacks, *one.kept) if lease < offset]
+        demand.acks.extend(_numbers(one.acks, offset))
+        demand.nacks.extend(_numbers(one.nacks, offset))
+        demand.releases.extend(_numbers(one.released, offset))
+        kept.update(dict.fromkeys(_numbers(one.kept, offset), one.seconds))
     by_seconds: dict[float, list[int]] = {}
     for lease, seconds in kept.items():
-        by_seconds.setdefault(seconds, []).append(lease - offset)
+        by_seconds.setdefault(seconds, []).append(lease)
     for seconds, leases in by_seconds.items():
         demand.keeps.add(leases=leases, seconds=seconds)
+
+
+def _numbers(leases: Sequence[int], offset: int) -> Sequence[int]:
+    """As the server counts them."""
+    return leases if not offset else [lease - offset for lease in leases if lease >= offset]
 
 
 class CallAnswers:

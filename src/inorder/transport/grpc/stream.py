@@ -72,6 +72,7 @@ class OwnDeliveries:
         self.ack_id_prefix = ""  # of the first start
         self._prefix = ""  # of this one
         self._offset = 0
+        self._next_lease = 0  # behind all that have come
         self._arrived: list[Leased] = []
         self._kept_us = 0  # since when the leases of these are known to be ours
         self._keeper: Timer | None = None
@@ -288,7 +289,8 @@ class OwnDeliveries:
             elif _serial(terms.ack_id_prefix) != _serial(self._prefix):
                 raise SubscriptionNotFound(self._subscription)  # this is another one of its name
             else:
-                self._offset = started_us(terms.ack_id_prefix) - started_us(self.ack_id_prefix)
+                passed_us = started_us(terms.ack_id_prefix) - started_us(self.ack_id_prefix)
+                self._offset = max(passed_us, self._next_lease)  # its clock may have been set back
             self._prefix = terms.ack_id_prefix
             too_late = [*chain(*self._unconfirmed.values()), *self._unsaid]
             self._unsaid = []
@@ -306,6 +308,7 @@ class OwnDeliveries:
 
     def _take_in(self, delivery: v1.Delivery) -> None:
         batch = arrived(delivery.messages, self._offset)
+        self._next_lease = max(self._next_lease, batch.leases[-1] + 1)  # they are granted one after another
         self._came += len(batch.records)
         self._came_bytes = delivery.sent_bytes
         if not self._arrived:
