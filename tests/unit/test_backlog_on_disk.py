@@ -10,7 +10,7 @@ import pytest
 
 from inorder.broker import MessageQueue
 from inorder.core import subscription as core
-from inorder.message import Message
+from inorder.message import Gap, Message
 from inorder.testing.clock import ManualClock
 
 
@@ -130,3 +130,25 @@ def test_few_messages_that_are_large_are_left_on_disk_too(
         again.ack([message.ack_id for message in messages])
     again.close()
     assert got == sent
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_limit_that_is_set_on_a_long_backlog_takes_nothing_of_it_away(tmp_path: Path, reopened: bool) -> None:
+    queue = MessageQueue.open(tmp_path / "data", clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"enable_message_ordering": True})
+    sent = publish(queue, 100, keys=4)
+    queue.update_subscription("worker", {"queue_limits": {"max_messages": 10, "when_full": "drop"}})
+    queue.publish("orders", [Message(b"on top", ordering_key="k0")])
+    if reopened:
+        queue.close()
+        queue = MessageQueue.open(tmp_path / "data", clock=ManualClock())
+    gaps: list[Gap] = []
+    got: dict[str, list[bytes]] = {}
+    while messages := queue.pull("worker", 3, gaps.append):
+        for message in messages:
+            got.setdefault(str(message.ordering_key), []).append(message.data)
+        queue.ack([message.ack_id for message in messages])
+    queue.close()
+    assert got == sent
+    assert [(gap.ordering_key, gap.reason, gap.count) for gap in gaps] == [("k0", "dropped", 1)]

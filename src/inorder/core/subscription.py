@@ -789,6 +789,8 @@ class Subscription:
         self._set_options(options)
         if change:
             self._change_lanes()
+        while self.limited and self._lagging:  # what counts against a limit is here: see `restore`
+            self._take_in(self._read_on())
 
     def _change_lanes(self) -> None:
         """Line everything up anew. A key that waits goes on waiting."""
@@ -856,7 +858,7 @@ class Subscription:
         else:
             gaps, until_us = self._to_come.gaps, self._to_come.until_us()
             records = [gap_for(r, gaps[r[POSITION]]) if r[POSITION] in gaps else r for r in records]
-        if self._read_ahead and self.backlog_bytes >= HOT_BYTES:  # they wait for long
+        if self._log.history.complete and self.backlog_bytes >= HOT_BYTES:  # they wait for long
             records = [_chilled(record) for record in records]
             self._cold, self._plain = True, False
         self._put(records, until_us)
