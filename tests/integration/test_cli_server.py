@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inorder import Message, Pending, PubSub, Subscription
 from inorder.cli import main
 
 from .test_cli import INORDER
@@ -86,6 +87,54 @@ def test_dead_letters_are_seen_and_go_back(orders: Program) -> None:
     assert orders.json("dead-letters", "replay", "billing")[0]["replayed"] == 2
     assert data(orders.json("pull", "billing", "--max", 10, "--ack")) == "ab"
     assert orders.json("dead-letters", "list", "billing") == []
+
+
+def test_dead_letters_are_not_published_before_those_that_somebody_holds(orders: Program, target: str) -> None:
+    orders.json("subscription", "update", "morgue", "--no-enable-message-ordering")
+    orders.json("publish", "dead", "a", "b", "--ordering-key", "k")
+    with PubSub(target) as somebody:
+        held = somebody.subscription("morgue").pull(1).result()
+        code, _, err = orders("dead-letters", "replay", "billing")
+        assert code == 2
+        assert "1 dead letter of morgue out: somebody works on them" in err
+        for message in held:
+            message.nack().result()
+    assert orders.json("dead-letters", "replay", "billing")[0]["replayed"] == 2
+    assert data(orders.json("pull", "billing", "--max", 10, "--ack")) == "ab"
+
+
+def test_it_is_told_that_somebody_holds_dead_letters(orders: Program, target: str) -> None:
+    orders.json("publish", "dead", "a", "b", "--ordering-key", "k")
+    with PubSub(target) as somebody:
+        somebody.subscription("morgue").pull(1).result()
+        for verb in (("replay", "billing"), ("drop", "billing", "--yes")):
+            code, _, err = orders("dead-letters", *verb)
+            assert code == 0
+            assert "1 dead letter of morgue out: somebody works on them" in err
+
+
+def test_an_interruption_forgets_no_dead_letters(orders: Program, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the answer to a pull is on its way: what it brings goes back."""
+    orders.json("publish", "dead", "a", "b", "--ordering-key", "k")
+
+    pulls: list[Pending[list[Message]]] = []
+    pull, result = Subscription.pull, Pending.result
+
+    def noted(self: Subscription, *given: int) -> Pending[list[Message]]:
+        pulls.append(pull(self, *given))
+        return pulls[0]
+
+    def interrupted(self: Pending[Any], *given: float) -> Any:
+        found = result(self, *given)
+        if self in pulls:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(Subscription, "pull", noted)
+    monkeypatch.setattr(Pending, "result", interrupted)
+    assert orders("dead-letters", "replay", "billing")[0] == 130
+    assert orders.json("dead-letters", "replay", "billing")[0]["replayed"] == 2
 
 
 def test_parked_keys_are_resumed(orders: Program) -> None:

@@ -29,6 +29,7 @@ from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.reading import JournalReader
 from inorder.message import Message
 from inorder.metadata import SubscriptionMetadata
+from inorder.options import MAX_ACK_DEADLINE_SECONDS
 
 _AT_ONCE: Final = 1_000
 _PATIENCE_SECONDS: Final = 2.0
@@ -51,7 +52,8 @@ _FIELDS: Final = {
 _MORE: Final = """\
 All subscriptions of the topic get them. Without --topic they go to where the subscription gets its messages from. Who
 is interrupted between a publish and its acks finds up to 1,000 of them twice: none is lost. Dead letters that came from
-other subscriptions are nacked at the end.
+other subscriptions are nacked at the end. Those that somebody else holds come later, which is told; if they wait in a
+subscription without ordering, nothing is published before they are back.
 
   inorder dead-letters list billing
   inorder dead-letters replay billing --max 1
@@ -224,7 +226,7 @@ def _replay(given: argparse.Namespace) -> int:
         def publish(batch: Sequence[Message]) -> None:
             topic.publish_many([_as_it_was(message) for message in batch]).result()
 
-        total = look.standing(morgue.name).backlog_messages
+        total = _waiting(look, morgue, in_order=True)
         replayed, left = _work_off(given, pubsub.subscription(morgue.name), publish, limit, total)
     if given.json:
         print_json({"subscription": given.subscription, "topic": topic.name, "replayed": replayed, "left": left})
@@ -239,7 +241,7 @@ def _drop(given: argparse.Namespace) -> int:
     with connected(given) as pubsub:
         look = BrokerLook(pubsub)
         morgue = _morgue(look, given)
-        total = look.standing(morgue.name).backlog_messages
+        total = _waiting(look, morgue, in_order=False)
         most = total if limit is None else min(limit, total)
         if not agreed(given, f"Drop up to {counted(most, 'dead letter')} of {given.subscription} in {morgue.name}?"):
             print("nothing was changed")
@@ -251,6 +253,20 @@ def _drop(given: argparse.Namespace) -> int:
         print(f"dropped {counted(dropped, 'dead letter')}")
         _tell_left(given, left)
     return DONE
+
+
+def _waiting(look: Look, morgue: SubscriptionMetadata, *, in_order: bool) -> int:
+    """How many dead letters there are. If some are out, that is told, or refused where it matters for their order."""
+    standing = look.standing(morgue.name)
+    if standing.outstanding_messages:
+        out = (
+            f"{counted(standing.outstanding_messages, 'dead letter')} of {morgue.name} out: somebody works on them, or "
+            f"was killed while at it, and they are back within {MAX_ACK_DEADLINE_SECONDS // 60} minutes"
+        )
+        if in_order and not morgue.options.enable_message_ordering:
+            raise FailedPrecondition(f"{out}; others may be of the same keys, and are not published before them")
+        print_note(out)
+    return standing.backlog_messages
 
 
 def _tell_left(given: argparse.Namespace, left: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Final
@@ -26,6 +26,7 @@ class WorkingOff:
         self._limit = limit
         self._held: list[Message] = []  # to be done
         self._others: list[Message] = []  # not wanted, and held so that they do not come again
+        self._pulling: Pending[list[Message]] = Pending.of([])  # which an interruption must not forget
         self.done = 0
 
     @property
@@ -45,7 +46,11 @@ class WorkingOff:
 
     def _gather(self) -> bool:
         """Lease all that can be had now: of an ordered key that is its first message, else there is order in all."""
-        while (room := self._room()) and (pulled := self._subscription.pull(room).result()):
+        while room := self._room():
+            self._pulling = self._subscription.pull(room)
+            pulled = self._pulling.result()
+            if not pulled:
+                break
             for message in pulled:
                 (self._held if self._wanted(message) else self._others).append(message)
             Pending.all([message.modify_ack_deadline(MAX_ACK_DEADLINE_SECONDS) for message in pulled]).result()
@@ -69,11 +74,14 @@ class WorkingOff:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        messages = {*self._held, *self._others}
+        with suppress(InorderError):
+            messages.update(self._pulling.result())
         with suppress(InorderError):  # a broker that is gone gives them back by itself
-            _give_back([*self._held, *self._others])
+            _give_back(messages)
 
 
-def _give_back(messages: Sequence[Message]) -> None:
+def _give_back(messages: Iterable[Message]) -> None:
     # The oldest last: what comes back stands before what waits.
     ordered = sorted(messages, key=lambda message: message.position, reverse=True)
     Pending.all([message.nack() for message in ordered]).result()
