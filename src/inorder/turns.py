@@ -400,8 +400,10 @@ class Turns:
                 rest, location = written
                 self._journal.written(location, rest.stored)
                 self._reveal(len(rest.stored))
-            book = self._state.book()
-            finish = self._journal.snapshot(book, self.clock.now_us())
+            now_us = self.clock.now_us()
+            finish = self._journal.snapshot(
+                self._state.book, lambda ends: self._wake(self._state.lose(ends, now_us)), now_us
+            )
             calls = self._end_turn()
         for call in calls:
             call()

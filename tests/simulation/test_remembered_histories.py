@@ -4,38 +4,47 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import invariant, run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from inorder.clock import MICROSECONDS
 from inorder.core.events import PUBLISHED, Event
-from inorder.core.ledger import Book, Ledger
+from inorder.core.ledger import Book, Ledger, positions_of
+from inorder.core.ranges import Ranges
 from inorder.core.state import State
-from inorder.message import POSITION, SIZE, STORED_US, Record
+from inorder.message import DATA, KEY, POSITION, SIZE, STORED_US, Gap, Record
 
 from .broker_machine import BrokerMachine
 
 
 class Everything:
-    """All messages of a topic that ever were, as a disk would have them."""
+    """All messages of a topic, as a disk would have them, without those that were dropped from it."""
 
     complete = True
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.dropped = 0  # so many of the first
+
+    def missing(self, end: int) -> Ranges:
+        return Ranges([(0, min(self.dropped, end))])
 
     def keep(self, records: Sequence[Record]) -> None: ...
 
     def forget_before(self, time_us: int) -> None: ...
 
     def read(self, first: int, end: int) -> list[Record]:
+        first = max(first, self.dropped)
         return self.records[first : min(end, first + 3)]  # in small pieces
 
     def first_since(self, time_us: int) -> int | None:
-        return next((record[POSITION] for record in self.records if record[STORED_US] >= time_us), None)
+        kept = self.records[self.dropped :]
+        return next((record[POSITION] for record in kept if record[STORED_US] >= time_us), None)
 
     def size(self, first: int, end: int) -> int:
         return sum(record[SIZE] for record in self.records[first:end])
@@ -72,6 +81,44 @@ class RememberingMachine(BrokerMachine):
 
         state.apply = remember  # type: ignore[method-assign]
 
+    @rule(all_of_it=st.booleans())
+    def drop_what_is_too_old(self, all_of_it: bool) -> None:
+        """As a journal does that saves the books: what subscriptions are still to be told of is in these then."""
+        state = self.broker._state
+        longest_us = {
+            topic.name: max([topic.retention_us, *(one.retention_us for one in topic.subscriptions)])
+            for topic in state.topics.values()
+        }
+        limited = any(one.options.queue_limits for one in state.subscriptions.values())
+        if all_of_it and not limited:  # when outdated messages make room is not known
+            self.wait(max(longest_us.values()) + MICROSECONDS)
+        now_us = self.clock.now_us()
+        for topic in state.topics.values():
+            everything = self.histories.setdefault(topic.serial, Everything())
+            retained_us = longest_us[topic.name]
+            old = [record[STORED_US] < now_us - retained_us for record in everything.records[: topic.visible]]
+            if not any(snapshot.ledger.topic == topic.name for snapshot in state.snapshots.values()):
+                state.lose({topic.serial: sum(old)}, now_us)
+                everything.dropped = max(everything.dropped, sum(old))
+                topic.history.missing = everything.missing  # type: ignore[method-assign]
+        self.book = copy.deepcopy(state.book())
+
+    def untold(self, state: State) -> Counter[tuple[str, str, str]]:
+        """How many messages that were dropped each subscription is still to be told of, by key and reason."""
+        untold: Counter[tuple[str, str, str]] = Counter()
+        for name, subscription in state.subscriptions.items():
+            if not subscription.detached:
+                serial = state.topics[subscription.topic].serial
+                dropped = self.histories[serial].dropped if serial in self.histories else 0
+                for record in subscription._unacked():
+                    positions = [position for position in positions_of([record]) if position < dropped]
+                    if isinstance(gap := record[DATA], Gap):
+                        known = len(positions) if len(positions_of([record])) > 1 else gap.count
+                        untold[name, gap.ordering_key, gap.reason] += known if positions else 0
+                    elif subscription.ordered and record[KEY]:  # it is out, and will be too old when it is back
+                        untold[name, record[KEY], "expired"] += len(positions)
+        return +untold
+
     def forget_outdated(self, ledger: Ledger, now_us: int) -> None:
         """What is too old is nothing or a gap, by the rules of order of the moment in which that was noticed."""
         if not ledger.detached:
@@ -88,14 +135,16 @@ class RememberingMachine(BrokerMachine):
     def it_comes_back_as_it_was(self) -> None:
         now_us = self.clock.now_us()
         shared = {id(one): one for consumers in self.consumers.values() for one in consumers}
-        before = book_of(copy.deepcopy(self.broker._state, shared), now_us)
-        book = copy.deepcopy(self.book)
-        again = book_of(State("again-", book, lambda serial: self.histories.get(serial, Everything())), now_us)
+        state = copy.deepcopy(self.broker._state, shared)
+        before = book_of(state, now_us)
+        reborn = State("again-", copy.deepcopy(self.book), lambda serial: self.histories.get(serial, Everything()))
+        again = book_of(reborn, now_us)
+        assert self.untold(reborn) == self.untold(state)
         assert again.topics == before.topics
         for name, ledger in before.subscriptions.items():
             self.forget_outdated(ledger, now_us)
             self.forget_outdated(again.subscriptions[name], now_us)
-            for field in ("options", "detached", "done", "gaps", "failures", "holds", "waits"):
+            for field in ("options", "detached", "done", "gaps", "lost", "failures", "holds", "waits"):
                 assert getattr(again.subscriptions[name], field) == getattr(ledger, field), (name, field)
         assert again == before
 

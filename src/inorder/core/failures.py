@@ -111,6 +111,8 @@ def wider_gap(before: Record, gap: Record) -> Record | None:
     first, last = before[DATA], gap[DATA]
     if not isinstance(first, Gap) or not isinstance(last, Gap) or first.reason != last.reason:
         return None
+    if first.count > len(before[ATTRIBUTES] or (0,)) or last.count > len(gap[ATTRIBUTES] or (0,)):
+        return None  # of one that the journal has forgotten nobody knows all positions
     joined = Gap(first.ordering_key, first.first_position, last.last_position, first.count + last.count, first.reason)
     # The list goes with the hole, and is longer now: to copy it for each message would make a full subscription, or
     # one that nobody reads, slow for everybody.

@@ -55,6 +55,30 @@ class Missed(NamedTuple):
     keyless: Sequence[int]
 
 
+class Lost(NamedTuple):
+    """A hole in a key that is still to be told, of messages that the journal does not have any more."""
+
+    key: str
+    last: int  # the position where it ends
+    messages: int
+    reason: str
+    stored_us: int
+
+    @staticmethod
+    def part_of(record: Record, positions: Sequence[int], *, all_of_it: bool) -> Lost:
+        """What is remembered of a record: of a message, or of a gap that begins at these positions or has no others."""
+        _, key, gap, _, _, _, stored_us = record
+        if not isinstance(gap, Gap):  # it is still out, or nobody has looked how old it is
+            return Lost(key, positions[0], 1, "expired", stored_us)
+        last, messages = (gap.last_position, gap.count) if all_of_it else (positions[-1], len(positions))
+        return Lost(key, last, messages, gap.reason, stored_us)
+
+    def record(self, position: int) -> Record:
+        """What stands in the place of the messages."""
+        gap = Gap(self.key, position, self.last, self.messages, self.reason)
+        return (position, self.key, gap, None, self.stored_us, 0, self.stored_us)
+
+
 class Wait(NamedTuple):
     """A message without an order to keep that is tried again later."""
 
@@ -102,6 +126,7 @@ class Ledger:
     on_request: bool = False  # it was detached so, and its topic is another matter
     done: Ranges = field(default_factory=Ranges)  # positions that will not be delivered any more
     gaps: dict[int, str] = field(default_factory=dict)  # position → why there is a gap instead of a message
+    lost: dict[int, Lost] = field(default_factory=dict)  # by where each begins, which stands for all of it
     failures: dict[int, Failure] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
     waits: dict[int, Wait] = field(default_factory=dict)
@@ -109,13 +134,20 @@ class Ledger:
 
     def acked(self, positions: Sequence[int]) -> None:
         self._fresh += positions
-        if self.gaps or self.failures:
+        if self.gaps or self.failures or self.lost:
             self._forget(positions)
 
     def _forget(self, positions: Iterable[int]) -> None:
         for position in positions:
             self.gaps.pop(position, None)
+            self.lost.pop(position, None)
             self.failures.pop(position, None)
+
+    def _leave_gap(self, position: int, reason: str) -> None:
+        if position in self.lost:
+            self.lost[position] = self.lost[position]._replace(reason=reason)
+        else:
+            self.gaps[position] = reason
 
     def missed(self, missed: Missed) -> None:
         """These were dropped: a hole in a key is told, one without a key is not."""
@@ -134,9 +166,11 @@ class Ledger:
             self.waits[waits_for] = Wait(of, until_us)
 
     def dead_lettered(self, gaps: Iterable[int], gone: Iterable[int]) -> None:
-        gaps, gone = list(gaps), list(gone)
-        self._forget([*gaps, *gone])
-        self.gaps.update(dict.fromkeys(gaps, "dead_lettered"))
+        for position in gaps:
+            self.failures.pop(position, None)
+            self._leave_gap(position, "dead_lettered")
+        gone = list(gone)
+        self._forget(gone)
         self._fresh += gone
 
     def resumed(self, key: str) -> None:
@@ -145,18 +179,20 @@ class Ledger:
     def skipped(self, key: str) -> None:
         position = self.holds.pop(key).position
         self.failures.pop(position, None)
-        self.gaps[position] = "skipped"
+        self._leave_gap(position, "skipped")
 
     def sought(self, position: int, replay_from: int, visible: int) -> None:
         """Everything from `replay_from` on is to come again, and what was not done from `position` on.
 
         What was not visible yet stays as it is.
         """
-        given_up = runs(sorted(gap for gap in self.gaps if position <= gap < min(replay_from, visible)))
+        in_the_log = [gap for gap in self.gaps if gap < min(replay_from, visible)]
+        given_up = runs(sorted(gap for gap in (*in_the_log, *self.lost) if gap >= position))
         done = self.sorted_done()
         still_done = done.within(position, replay_from).union(done.within(max(position, visible), 1 << 62))
         self.done = Ranges([(0, position), *still_done.union(given_up)])
         self.gaps = {gap: reason for gap, reason in self.gaps.items() if gap >= max(position, visible)}
+        self.lost.clear()
         self.failures.clear()
         self.holds.clear()
         self.waits.clear()
@@ -165,13 +201,14 @@ class Ledger:
         """What is `done` is done, and nothing else of what was visible."""
         self.done = done.within(0, visible).union(self.sorted_done().within(visible, 1 << 62))
         self.gaps = {gap: reason for gap, reason in self.gaps.items() if gap >= visible}
+        self.lost.clear()
         self.failures.clear()
         self.holds.clear()
         self.waits.clear()
 
     def given_up(self) -> Ranges:
         """All that is done, and the gaps, which nobody can bring back."""
-        return self.sorted_done().union(runs(sorted(self.gaps)))
+        return self.sorted_done().union(runs(sorted((*self.gaps, *self.lost))))
 
     def updated(self, options: SubscriptionOptions) -> None:
         before, self.options = self.options, options
@@ -193,6 +230,7 @@ class Ledger:
         self.done = Ranges()
         self._fresh.clear()
         self.gaps.clear()
+        self.lost.clear()
         self.failures.clear()
         self.holds.clear()
         self.waits.clear()

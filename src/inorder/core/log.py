@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from inorder.clock import MICROSECONDS
+from inorder.core.ranges import Ranges
 from inorder.message import POSITION, STORED_US, Record
 
 _position = itemgetter(POSITION)
@@ -30,6 +31,9 @@ class History(Protocol):
 
     def first_since(self, time_us: int) -> int | None:
         """The first position that is there and was stored at that time or later."""
+
+    def missing(self, end: int) -> Ranges:
+        """What of all that was stored before `end` cannot be read again, although somebody may still wait for it."""
 
     def size(self, first: int, end: int) -> int:
         """About how many bytes lie between the two."""
@@ -56,6 +60,9 @@ class MemoryHistory:
     def first_since(self, time_us: int) -> int | None:
         index = bisect_left(self._records, time_us, key=_stored_us)
         return self._records[index][POSITION] if index < len(self._records) else None
+
+    def missing(self, end: int) -> Ranges:
+        return Ranges()  # who waits for something has it
 
     def size(self, first: int, end: int) -> int:
         return 0  # nobody reads on from here

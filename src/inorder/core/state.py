@@ -528,6 +528,22 @@ class State:
         book.snapshots = {name: replace(snapshot.ledger) for name, snapshot in self.snapshots.items()}
         return book
 
+    def lose(self, ends: Mapping[int, int], now_us: int) -> list[Subscription]:
+        """The logs of topics, by serial, are about to forget what is too old before these positions.
+
+        Returns who may be told of that.
+        """
+        losing = [
+            (subscription, ends[topic.serial])
+            for topic in self.topics.values()
+            if topic.serial in ends
+            for subscription in topic.subscriptions
+            if subscription.ordered
+        ]
+        for subscription, end in losing:
+            subscription.lose(end, now_us)
+        return [subscription for subscription, _ in losing]
+
     def _restore(self, book: Book) -> None:
         self._serial = book.serial
         for t in book.topics.values():

@@ -7,6 +7,7 @@ make true what has been decided and cannot fail.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise, repeat
 from math import inf
@@ -21,7 +22,7 @@ from inorder.core.filters import compile_filter
 from inorder.core.holds import Hold, Holds
 from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
 from inorder.core.leases import Leases
-from inorder.core.ledger import Ledger, Wait, positions_of
+from inorder.core.ledger import Ledger, Lost, Wait, positions_of
 from inorder.core.log import Log
 from inorder.core.ranges import Ranges, runs
 from inorder.core.snapshot import Snapshot
@@ -889,12 +890,19 @@ class Subscription:
         if self.detached:
             return ledger
         unacked: list[int] = []
+        missing = self._log.history.missing(self.cursor)
         for record in self._unacked():
             gap = record[DATA]
+            positions = positions_of([record])
+            told = record[KEY] and (self.ordered or isinstance(gap, Gap))
+            if told and (lost := [position for position in positions if position in missing]):
+                positions = [position for position in positions if position not in missing]
+                ledger.lost[lost[0]] = Lost.part_of(record, lost, all_of_it=not positions)
+                unacked.append(lost[0])
             if isinstance(gap, Gap) and gap.reason != "expired":  # that one can be found again
-                ledger.gaps.update(dict.fromkeys(positions_of([record]), gap.reason))
-            unacked += positions_of([record])
-        ends = [-1, *sorted(unacked), self.cursor]
+                ledger.gaps.update(dict.fromkeys(positions, gap.reason))
+            unacked += positions
+        ends = [-1, *sorted(position for position in unacked if position < self.cursor), self.cursor]
         done = Ranges((before + 1, after) for before, after in pairwise(ends))
         ledger.done = Ranges([*done, *self._skip.within(self.cursor, 1 << 62)])
         ledger.failures = {position: known for position, known in self.failures.known.items() if known.times}
@@ -922,8 +930,24 @@ class Subscription:
             read = self._read_on()
             records += read
             size += sum(map(_size, read))
+        lost = {**self._vanished(ledger), **ledger.lost}
+        self._put([lost[position].record(position) for position in sorted(lost)], ledger.until_us())
         self._take_in(records)
         self._plain = self._is_plain()
+
+    def _vanished(self, ledger: Ledger) -> dict[int, Lost]:
+        """What keys wait for although the log has it no more, if the books do not say so: older ones did not."""
+        missing = self._log.history.missing(self._log.visible)
+        waits_for = {hold.position: key for key, hold in ledger.holds.items() if hold.position in missing}
+        return {position: Lost(key, position, 1, "expired", self.created_us) for position, key in waits_for.items()}
+
+    def lose(self, end: int, now_us: int) -> None:
+        """The log is about to forget what is too old before `end`: who has not looked at that does so now."""
+        with suppress(InorderError):  # what cannot be read is too old anyhow
+            while self._lagging and self.cursor < end:
+                self._take_in(self._read_on())
+                self._sweep(now_us)
+        self._sweep(now_us)
 
     def detach(self) -> None:
         """The topic is gone, and so is everything that came from it."""

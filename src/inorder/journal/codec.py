@@ -48,6 +48,7 @@ from inorder.core.holds import Hold
 from inorder.core.ledger import (
     Book,
     Ledger,
+    Lost,
     Missed,
     SnapshotLedger,
     TopicLedger,
@@ -440,6 +441,7 @@ def _ledger_to_json(ledger: Ledger) -> dict[str, Any]:
         "on_request": ledger.on_request,
         "done": [*ledger.sorted_done()],
         "gaps": [*ledger.gaps.items()],
+        "lost": [*ledger.lost.items()],
         "failures": [*ledger.failures.items()],
         "holds": [*ledger.holds.items()],
         "waits": [*ledger.waits.items()],
@@ -465,6 +467,7 @@ def book_from_json(plain: Mapping[str, Any]) -> Book:
             "options": build(SubscriptionOptions, values["options"]),
             "done": Ranges((start, end) for start, end in values["done"]),
             "gaps": dict(values["gaps"]),
+            "lost": {position: Lost(*lost) for position, lost in values.get("lost", ())},  # not in the first journals
             "failures": {position: Failure(*failure) for position, failure in values["failures"]},
             "holds": {key: Hold(*hold) for key, hold in values["holds"]},
             "waits": {position: Wait(*wait) for position, wait in values["waits"]},

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from inorder.core.ranges import Ranges
 from inorder.journal import Location, Part, Store
 from inorder.journal.codec import PUBLISHED, Batch, Stored, batch, entries
 from inorder.message import Record
@@ -111,6 +112,10 @@ class JournalHistory:
                 if found.stored_us >= time_us:
                     return found.first
         return None
+
+    def missing(self, end: int) -> Ranges:
+        between = zip([0, *self.index.ends], [*self.index.firsts, end], strict=True)
+        return Ranges((before, min(after, end)) for before, after in between if before < min(after, end))
 
     def size(self, first: int, end: int) -> int:
         if first >= end:

@@ -6,8 +6,8 @@ Knows what the frames of a store mean; the store knows how to keep them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from inorder.clock import MICROSECONDS
 from inorder.core.ledger import Book, Ledger, SnapshotLedger, TopicLedger
@@ -16,6 +16,23 @@ from inorder.journal.codec import Stored, book_from_json, book_to_json, replay
 from inorder.journal.index import INDEXES, PARTS, JournalHistory, TopicIndex, index_from_json, lost_parts
 
 SNAPSHOT_BYTES = 64 * 1024 * 1024  # of frames, after which a snapshot spares the next start from reading them
+
+
+# Of parts that are too old, how many are dropped at once of which somebody has not heard yet: they are read for that,
+# and everybody waits meanwhile. The others follow with the next snapshots.
+UNTOLD_PARTS = 4
+
+
+class _Span(NamedTuple):
+    """Messages of a topic in one part of the journal."""
+
+    first: int
+    behind: int  # the position after the last one
+    stored_us: int  # none of them was stored later
+
+
+def _is_done(ledger: Ledger, span: _Span) -> bool:
+    return ledger.sorted_done().end_at(span.first) >= span.behind
 
 
 class Journal:
@@ -76,19 +93,27 @@ class Journal:
         """Whether the next start would have to read more than it should."""
         return self.unsaved >= self._snapshot_bytes
 
-    def snapshot(self, book: Book, now_us: int) -> Callable[[], None]:
+    def snapshot(
+        self, write_book: Callable[[], Book], lose: Callable[[Mapping[int, int]], object], now_us: int
+    ) -> Callable[[], None]:
         """Begin to save the books, which stand for all frames until now; the call that is returned finishes it.
 
         It is decided now which parts nobody needs any more. The snapshot does not name them, so that after a
         crash it does not matter how many of them `compact` had dropped, while any other that is gone is a loss.
+        `lose` is told up to where they have messages of each topic: whoever is still to be told that some of these
+        were too old must know them by then, and the books must say so.
         """
         before = self.store.begin_part()
+        book = write_book()
         serials = {topic.serial for topic in book.topics.values()}
         self._indexes = {serial: index for serial, index in self._indexes.items() if serial in serials}
         self._unneeded = self._without_readers(book, now_us)
-        for index in self._indexes.values():
-            for part in self._unneeded:
-                index.forget(part)
+        if self._unneeded:
+            lose(self._ends_of(self._unneeded))
+            for index in self._indexes.values():
+                for part in self._unneeded:
+                    index.forget(part)
+            book = write_book()
         indexes = {serial: index.columns() for serial, index in self._indexes.items()}
         kept = sorted({*self.store.parts()[:-1]}.difference(self._unneeded))
         parts = [(part.first, part.end) for part in kept]
@@ -107,6 +132,16 @@ class Journal:
             self.store.drop(part)
         return dropped
 
+    def _ends_of(self, parts: Sequence[Part]) -> dict[int, int]:
+        """Of each topic that has messages in these parts, the position behind the last of them; by serial."""
+        ends: dict[int, int] = {}
+        for serial, index in self._indexes.items():
+            for part in parts:
+                first, end = index.within(part)
+                if first < end:
+                    ends[serial] = max(ends.get(serial, 0), index.ends[end - 1])
+        return ends
+
     def _without_readers(self, book: Book, now_us: int) -> list[Part]:
         topics = {topic.serial: topic for topic in book.topics.values()}
         readers: dict[int, list[Ledger]] = {serial: [] for serial in topics}
@@ -119,33 +154,47 @@ class Journal:
 
         def needed(part: Part) -> bool:
             return any(
-                self._needed(part, topic, readers[serial], snapshots[serial], now_us)
+                self._needed(span, topic, readers[serial], snapshots[serial], now_us)
                 for serial, topic in topics.items()
+                if (span := self._span(part, topic, now_us)) is not None
             )
 
-        return [part for part in self.store.parts()[:-1] if not needed(part)]  # the last one is written to
+        def untold(part: Part) -> bool:
+            return any(
+                ledger.options.enable_message_ordering and not _is_done(ledger, span)
+                for serial, topic in topics.items()
+                if (span := self._span(part, topic, now_us)) is not None
+                for ledger in readers[serial]
+            )
 
-    def _needed(
-        self, part: Part, topic: TopicLedger, readers: list[Ledger], snapshots: list[SnapshotLedger], now_us: int
-    ) -> bool:
-        """Whether somebody may still ask for messages of the topic that stand in this part."""
+        unneeded = [part for part in self.store.parts()[:-1] if not needed(part)]  # the last one is written to
+        later = [part for part in unneeded if untold(part)][UNTOLD_PARTS:]
+        return [part for part in unneeded if part not in later]
+
+    def _span(self, part: Part, topic: TopicLedger, now_us: int) -> _Span | None:
+        """The messages of the topic that stand in this part, if there are any."""
         index = self._indexes.get(topic.serial)
         if index is None:
-            return False
+            return None
         block, end = index.within(part)
         if block == end:
-            return False
-        first = index.firsts[block]
-        last = end == len(index.firsts)
-        behind = topic.next_position if last else index.firsts[end]
-        stored_us = now_us if last else index.times[end]  # none of them was stored later
+            return None
+        if end == len(index.firsts):
+            return _Span(index.firsts[block], topic.next_position, now_us)
+        return _Span(index.firsts[block], index.firsts[end], index.times[end])
+
+    @staticmethod
+    def _needed(
+        span: _Span, topic: TopicLedger, readers: list[Ledger], snapshots: list[SnapshotLedger], now_us: int
+    ) -> bool:
+        """Whether somebody may still ask for these messages of the topic."""
+        first, behind, stored_us = span
         kept = topic.options.message_retention_duration
         if kept is not None and stored_us >= now_us - kept * MICROSECONDS:
             return True
         for ledger in readers:
             young = stored_us >= now_us - ledger.options.message_retention_duration * MICROSECONDS
-            done = ledger.sorted_done().end_at(first) >= behind
-            if young and (not done or ledger.options.retain_acked_messages):
+            if young and (not _is_done(ledger, span) or ledger.options.retain_acked_messages):
                 return True
         latest_us = max(now_us, topic.stored_us)
         return any(one.expires_us > latest_us and one.done.end_at(first) < behind for one in snapshots)
