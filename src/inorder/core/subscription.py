@@ -849,7 +849,8 @@ class Subscription:
         self._move_to(records[-1][POSITION] + 1 if records else end)
         return records
 
-    def _take_in(self, records: list[Record]) -> None:
+    def _take_in(self, records: list[Record], gaps: Sequence[Record] = ()) -> None:
+        """Line up what was read of the log, and these gaps in their places among it."""
         if self._skip:
             records = [record for record in records if record[POSITION] not in self._skip]
         if self.matches is not None:
@@ -857,11 +858,13 @@ class Subscription:
         if self._to_come is None:
             until_us: Mapping[int, int | None] = {}
         else:
-            gaps, until_us = self._to_come.gaps, self._to_come.until_us()
-            records = [gap_for(r, gaps[r[POSITION]]) if r[POSITION] in gaps else r for r in records]
+            reasons, until_us = self._to_come.gaps, self._to_come.until_us()
+            records = [gap_for(r, reasons[r[POSITION]]) if r[POSITION] in reasons else r for r in records]
         if self._log.history.complete and self.backlog_bytes >= HOT_BYTES:  # they wait for long
             records = [_chilled(record) for record in records]
             self._cold, self._plain = True, False
+        if gaps:
+            records = sorted([*gaps, *records], key=_position)
         self._put(records, until_us)
 
     def _warm(self, taken: list[Record]) -> list[Record]:
@@ -931,8 +934,7 @@ class Subscription:
             records += read
             size += sum(map(_size, read))
         lost = {**self._vanished(ledger), **ledger.lost}
-        self._put([lost[position].record(position) for position in sorted(lost)], ledger.until_us())
-        self._take_in(records)
+        self._take_in(records, [hole.record(position) for position, hole in lost.items()])
         self._plain = self._is_plain()
 
     def _vanished(self, ledger: Ledger) -> dict[int, Lost]:

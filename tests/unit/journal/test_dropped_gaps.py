@@ -14,7 +14,7 @@ from inorder.journal.files import Folder
 from inorder.journal.journal import Journal
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
-from inorder.message import Gap, Message
+from inorder.message import KEY, Gap, Message
 from inorder.testing.clock import ManualClock
 from inorder.testing.faults import FaultyDisk
 
@@ -158,6 +158,27 @@ def test_a_parked_key_stays_parked(tmp_path: Path, kind: Callable[..., Store]) -
     broker.queue.skip("billing", "k")
     broker.reopen()
     assert broker.consumed() == [("skipped", 1), "2"]
+
+
+@both
+def test_so_does_one_that_waits_for_a_later_message(tmp_path: Path, kind: Callable[..., Store]) -> None:
+    broker = Broker(tmp_path, kind, max_outstanding_per_key=3, **PARKS)
+    broker.publish("1")
+    broker.publish(*"abcdefghijklmnopqrst", key="other")
+    broker.clock.advance(60)
+    broker.publish("2")
+    broker.clock.advance(60)  # the first is too old by now
+    gap, message = (
+        lease for lease, record in zip(*broker.queue.lease("billing", 3)[::2], strict=True) if record[KEY] == "k"
+    )
+    broker.queue.settle("billing", (), [message])
+    broker.queue.release("billing", [gap])
+    broker.queue.update_subscription("billing", {"max_outstanding_per_key": 1})
+    broker.queue._save()
+    broker.reopen()
+    assert broker.consumed() == []
+    broker.queue.resume_key("billing", "k")
+    assert broker.consumed() == [("expired", 1), "2"]
 
 
 @both
