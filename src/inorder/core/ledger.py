@@ -66,7 +66,7 @@ class Lost(NamedTuple):
 
     @staticmethod
     def part_of(record: Record, positions: Sequence[int], *, all_of_it: bool) -> Lost:
-        """What is remembered of a record: of a message, or of a gap that begins at these positions or has no others."""
+        """What is remembered of a record: of a message, or of as much of a gap as stands at these positions."""
         _, key, gap, _, _, _, stored_us = record
         if not isinstance(gap, Gap):  # it is still out, or nobody has looked how old it is
             return Lost(key, positions[0], 1, "expired", stored_us)
