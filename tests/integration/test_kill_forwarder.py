@@ -1,4 +1,4 @@
-"""`kill -9` of a forwarder between two brokers on disk, again and again: each message arrives once, in order."""
+"""`kill -9` of a forwarder between two brokers, again and again: each message arrives once, in order."""
 
 import os
 import subprocess
@@ -8,7 +8,10 @@ from pathlib import Path
 from random import Random
 
 from inorder import Message, PubSub
-from inorder.consumers import forwarding_subscription, origin_of
+from inorder.consumers import Forwarder, forwarding_subscription, origin_of
+
+from .test_grpc_faults import wait_until
+from .test_serve import serving
 
 VICTIM = Path(__file__).parent / "forwarding_victim.py"
 KILLS = min(int(os.environ.get("KILLS", "8")), 100)
@@ -17,7 +20,29 @@ KEYS = 7
 
 
 def test_a_forwarder_that_is_killed_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    with PubSub(tmp_path / "source") as source, PubSub(tmp_path / "target") as target:
+    check_killed(tmp_path / "source", f"file:{tmp_path / 'target'}")
+
+
+def test_nor_does_one_to_a_server(tmp_path: Path) -> None:
+    with serving("--data", tmp_path / "target") as (_, address):
+        check_killed(tmp_path / "source", f"grpc://{address}")
+
+
+def test_a_dry_run_looks_at_what_a_server_has(tmp_path: Path) -> None:
+    with serving("--data", tmp_path / "source") as (_, address), PubSub(f"grpc://{address}") as source:
+        topic = source.topic("orders").create().result()
+        mover = forwarding_subscription(topic, "mover").result()
+        for _ in range(5):
+            topic.publish_many([Message(b"%d" % one, ordering_key=f"k{one}") for one in range(1_000)]).result()
+        with PubSub("memory:") as target:
+            target.topic("orders").create().result()
+            forwarder = Forwarder(mover, target.topic("orders"), dry_run=True).open()
+            wait_until(lambda: forwarder.progress().state == "closed")
+            assert forwarder.progress().forwarded == 5_000
+
+
+def check_killed(source_folder: Path, target_address: str) -> None:
+    with PubSub(source_folder) as source, PubSub(target_address) as target:
         topic = source.topic("orders").create().result()
         forwarding_subscription(topic, "mover").result()
         target.topic("orders").create().result().subscription("reader").create().result()
@@ -27,12 +52,14 @@ def test_a_forwarder_that_is_killed_loses_and_repeats_nothing(tmp_path: Path) ->
 
     chance, killed = Random(1), 0
     for _ in range(KILLS):
-        killed += live(tmp_path, chance.uniform(0, 0.05))
-    assert not live(tmp_path, 60), "a forwarder that nobody kills does not end"
+        killed += live(source_folder, target_address, chance.uniform(0, 0.05))
+    assert not live(source_folder, target_address, 60), "a forwarder that nobody kills does not end"
 
-    with PubSub(tmp_path / "source") as source, PubSub(tmp_path / "target") as target:
+    with PubSub(source_folder) as source, PubSub(target_address) as target:
         assert source.subscription("mover").metrics().result().backlog_messages == 0
-        messages = target.subscription("reader").pull(2 * MESSAGES).result()
+        messages: list[Message] = []
+        while pulled := target.subscription("reader").pull(1_000).result():
+            messages += pulled
     numbers = [int(message.data) for message in sorted(messages, key=lambda message: message.position)]
     assert sorted(numbers) == [*range(MESSAGES)]
     for key in range(KEYS):
@@ -41,9 +68,9 @@ def test_a_forwarder_that_is_killed_loses_and_repeats_nothing(tmp_path: Path) ->
     assert killed, "nobody was killed while it was at work"
 
 
-def live(folder: Path, seconds: float) -> bool:
+def live(folder: Path, target: str, seconds: float) -> bool:
     """One life, of so many seconds from when it is at work; whether it was killed."""
-    command = [sys.executable, str(VICTIM), str(folder)]
+    command = [sys.executable, str(VICTIM), str(folder), target]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "forwarding\n"

@@ -63,6 +63,7 @@ from inorder.pending import Pending
 
 MAX_BATCH = 1_000  # messages of one publish request
 MAX_LOOK = 1_000_000  # messages of a dry run, which holds them all
+LOOK_US = 2 * MICROSECONDS  # how long it waits for messages that are there
 
 T = TypeVar("T")
 
@@ -132,6 +133,7 @@ class Forwarder:
         self._batches: Batches | None = None
         self._lists: Iterator[list[Message]] = iter(())
         self._at_hand: deque[Message] = deque()  # not answered by the target
+        self._unseen = 0  # by a dry run
         self._acking: deque[tuple[list[str], Pending[list[None]]]] = deque()  # not confirmed by the source
         self._barriers = Barriers()
         self._is_drained = False
@@ -176,17 +178,24 @@ class Forwarder:
         self._outlet.open()
         self._source.on("gap", self._on_gap)
         self._batches = self._source.batches(MAX_LOOK if self._dry_run else self._batch, one_per_key=False)
-        self._batches.poke()
+        self._unseen = self._lag() if self._dry_run else 0
+        if not self._unseen:
+            self._batches.poke()
         self._lists = iter(self._batches)
         self._tally.opened_us = self._clock.now_us()
 
     def _run(self) -> None:
         try:
             while not self._closing:
+                if self._unseen:  # a server sends them by and by, and some may be out elsewhere
+                    self._clock.call_at(self._clock.now_us() + LOOK_US, self._poke)
                 if not self._at_hand and not self._fetch():
                     break
                 if self._dry_run:
-                    self._look()
+                    seen = self._look()
+                    self._unseen -= min(seen, self._unseen)
+                    if seen and self._unseen:
+                        continue
                     break  # another list would be the same messages, whose leases had run out
                 if self._at_hand and not self._advance() and self._at_hand:
                     self._wake.wait()
@@ -204,7 +213,6 @@ class Forwarder:
         if self._batches is not None:
             self._batches.close()
             next(self._lists, None)  # the loop ends, and what is unanswered goes back
-            self._outlet.close()
         self._ended = self._ended or "closed"
         self._barriers.end(
             self._error or Aborted(f"forwarder {self.name!r} was closed before it was drained"),

@@ -89,10 +89,6 @@ class Outlet:
             self._receipts.open()
             self.unconfirmed.update(self._receipts.ids)
 
-    def close(self) -> None:
-        if self._receipts is not None:
-            self._receipts.close()
-
     def is_free(self) -> bool:
         """Whether nothing is on its way, so that the list may change."""
         return self._sending is None

@@ -27,8 +27,6 @@ class Receipts:
 
     def __init__(self, target: Topic, name: str) -> None:
         self._subscription = target.subscription(f"{name}-receipts")
-        self._batches = self._subscription.batches(AT_ONCE)
-        self._lists = iter(self._batches)
         self._held: dict[str, Message] = {}
 
     @property
@@ -49,19 +47,16 @@ class Receipts:
         self.read()
 
     def read(self) -> None:
-        """Read what the target has stored by now."""
-        self._batches.poke()
-        while messages := next(self._lists, None):
+        """Read what the target has stored by now.
+
+        By pulls: a loop over a subscription of a server knows what has come, not that there is nothing else.
+        """
+        while messages := self._subscription.pull(AT_ONCE).result():
             for message in messages:
                 self._held[message.attributes[SOURCE_ID]] = message
-            self._batches.poke()
 
     def let_go(self, ids: Iterable[str]) -> None:
         """Forget these: the source knows. What does not get through comes again, and goes when all is drained."""
-        receipts = [self._held.pop(source_id) for source_id in ids if source_id in self._held]
-        self._batches.ack(receipts)
-
-    def close(self) -> None:
-        """Give back what was not let go of."""
-        self._batches.close()
-        next(self._lists, None)
+        for source_id in ids:
+            if source_id in self._held:
+                self._held.pop(source_id).ack()
