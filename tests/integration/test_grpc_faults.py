@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from inorder import Message, PubSub
-from inorder.errors import InvalidAckId, Unavailable
+from inorder.errors import InvalidAckId, SubscriptionNotFound, Unavailable
 from inorder.testing.history import History, anomalies
 from tests.integration.tcp_proxy import TcpProxy
 
@@ -37,7 +37,8 @@ class ServerProcess:
             self.port = int(one.getsockname()[1])
         self.start()
 
-    def start(self) -> None:
+    def start(self, folder: Path | None = None) -> None:
+        self._folder = folder or self._folder
         command = [sys.executable, "-m", "inorder", "serve", "--data", str(self._folder), "--port", str(self.port)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
@@ -163,6 +164,28 @@ def test_a_handler_that_outlives_its_server_is_told_and_holds_nobody_up(server: 
     assert isinstance(late[0], InvalidAckId)
     topic.publish_message(b"last", ordering_key="k").result(PATIENCE_SECONDS)
     wait_until(lambda: handled == [b"other", b"long", b"last"])
+    pubsub.close().result(PATIENCE_SECONDS)
+
+
+def test_a_topic_of_another_server_is_another_topic(server: ServerProcess, tmp_path: Path) -> None:
+    """One that was started on an empty folder counts from the beginning, as the first one did."""
+    pubsub = PubSub(f"grpc://127.0.0.1:{server.port}")
+    topic = pubsub.topic("orders").create().result(PATIENCE_SECONDS)
+    worker = topic.subscription("worker").create().result(PATIENCE_SECONDS)
+    handled: list[str] = []
+    errors: list[BaseException] = []
+    worker.on("message", lambda message: handled.append(message.id) or message.ack()).on("error", errors.append).open()
+    first = topic.publish_message(b"1").result(PATIENCE_SECONDS)
+    wait_until(lambda: handled == [first])
+    server.kill()
+    server.start(tmp_path / "another")
+    with PubSub(f"grpc://127.0.0.1:{server.port}") as other:
+        made = other.topic("orders").create().result(PATIENCE_SECONDS)
+        made.subscription("worker").create().result(PATIENCE_SECONDS)
+        made.publish_message(b"2").result(PATIENCE_SECONDS)
+    wait_until(lambda: errors)
+    assert isinstance(errors[0], SubscriptionNotFound)
+    assert handled == [first]
     pubsub.close().result(PATIENCE_SECONDS)
 
 

@@ -556,13 +556,15 @@ class Intake:
             until_us = self._clock.now_us() + self._deadline_us
             ours, left = self._held, self._left
             candidates = ours if leases is None else [lease for lease in leases if lease in ours]
-            # A handler may have asked for longer than we do.
-            keep = [lease for lease in candidates if lease not in left and ours[lease]._until_us <= until_us]
-        if not keep:
-            return Pending.of(None)
-        kept = self._extend(keep, self._deadline_seconds)
-        kept.add_done_callback(self._kept)
-        return kept  # type: ignore[return-value]  # of whatever it may be: it is only waited for
+            keep: dict[int, list[int]] = {}  # by how much longer than we ask for
+            for lease in candidates:
+                if lease not in left:
+                    # A handler may have asked for longer, or the options of before. It may be over all the same.
+                    keep.setdefault(max(ours[lease]._until_us - until_us, 0), []).append(lease)
+        kept = [self._extend(some, self._deadline_seconds + more / MICROSECONDS) for more, some in keep.items()]
+        for one in kept:
+            one.add_done_callback(self._kept)
+        return Pending.all(kept)  # type: ignore[return-value]  # of whatever it may be: it is only waited for
 
     def _kept(self, kept: Pending[list[int]]) -> None:
         error = kept.exception()

@@ -22,6 +22,7 @@ from inorder.message import Batch, Message, batch_of
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.transport.address import Address
+from inorder.transport.grpc import publishing
 from inorder.transport.grpc.calls import Busy
 from inorder.transport.grpc.publishing import MAX_UNDER_WAY, Outlet
 from inorder.transport.grpc.transport import GrpcTransport
@@ -201,10 +202,12 @@ def test_a_request_that_is_being_made_fails_with_the_one_before_it() -> None:
     assert other_key.result() == ["id-b1"]
 
 
-def test_a_request_that_is_being_made_while_others_go_again_goes_behind_them_once() -> None:
+def test_a_request_that_is_being_made_while_others_go_again_goes_behind_them_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publishing, "later", lambda seconds, go_on: go_on())
     server = Server()
     outlet = outlet_of(server)
-    outlet.stop_waiting()  # so that nothing pauses before it goes again
     publish(outlet, "a1")
     [first] = server.take(1)
     answer = publish_meanwhile(outlet, "a2", lambda: first.fail(Unavailable("cut")))
@@ -427,3 +430,18 @@ def test_what_was_published_before_a_server_could_not_be_reached_fails_and_what_
     client.say()
     assert (later.result(), client.published, client.waits) == (["id-a3"], ["a3"], False)
     client.close()
+
+
+def test_what_is_called_back_goes_again_at_once_and_then_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr(publishing, "later", lambda seconds, go_on: paused.append(seconds))
+    server = Server()
+    outlet = outlet_of(server)
+    publish(outlet, "a1")
+    outlet.stop_waiting()
+    _, again = server.take(2)
+    assert paused == []
+    again.fail(Unavailable("nobody is there"))
+    assert len(paused) == 1
+    assert paused[0] > 0
+    assert server.sent == []

@@ -46,6 +46,27 @@ class ChangedOptions(HandlersCase):
         assert errors == []
         assert result(subscription.metrics()).counters.expired == 0
 
+    def test_a_nack_after_a_shorter_deadline_takes_back_what_is_behind_it(self, way: Way) -> None:
+        subscription = self.subscribe_ordered(max_outstanding_per_key=5, ack_deadline=600)
+        received: list[str] = []
+        go_on = threading.Event()
+
+        async def handle(message: Message) -> None:
+            received.append(text(message))
+            if received == ["0"]:
+                await way.set(go_on)
+                message.nack()
+            else:
+                message.ack()
+
+        self.publish(*"01234", key="k")
+        self.handle(way, subscription, handle)
+        self.wait_until(lambda: received)
+        self.change(ack_deadline_seconds=self.kept_deadline)
+        go_on.set()
+        self.wait_until(lambda: self.backlog() == 0)
+        assert received == [*"001234"]
+
     def test_a_longer_deadline_is_followed(self, way: Way) -> None:
         subscription = self.subscribe_ordered(ack_deadline=self.short_deadline)
         received: list[tuple[str, int]] = []

@@ -114,6 +114,7 @@ class Outlet:
         self._stalled = False  # something went wrong: first all must come back
         self._sending = False
         self._may_wait = True
+        self._hurried = False  # what is under way was called back, to be sent again at once
         self._pauses = pauses()
         self._failing_since: float | None = None
         self._watched = False  # somebody looks whether anything comes back
@@ -136,6 +137,7 @@ class Outlet:
         with self._lock:
             self._may_wait = False
             cancels = [request.cancel for request in self._under_way] if self._once else []
+            self._hurried = bool(cancels)
         for cancel in cancels:
             cancel()
 
@@ -313,7 +315,8 @@ class Outlet:
             if self._under_way:
                 error = self._under_way[0].error
                 if self._calls.worth_repeating(error) and not self._too_long():
-                    pause = pause_after(error, self._pauses) if self._may_wait or isinstance(error, Busy) else 0.0
+                    pause = 0.0 if self._hurried and not isinstance(error, Busy) else pause_after(error, self._pauses)
+                    self._hurried = False
                 else:
                     failed = self._give_up(error)
         for part, why in failed:

@@ -286,8 +286,8 @@ class OwnDeliveries:
         if terms.ack_id_prefix != self._prefix:
             if not self._prefix:
                 self.id_prefix, self.ack_id_prefix = terms.id_prefix, terms.ack_id_prefix
-            elif _serial(terms.ack_id_prefix) != _serial(self._prefix):
-                raise SubscriptionNotFound(self._subscription)  # this is another one of its name
+            elif _serial(terms.ack_id_prefix) != _serial(self._prefix) or terms.id_prefix not in ("", self.id_prefix):
+                raise SubscriptionNotFound(self._subscription)  # this is another one of its name, or of another topic
             else:
                 passed_us = started_us(terms.ack_id_prefix) - started_us(self.ack_id_prefix)
                 self._offset = max(passed_us, self._next_lease)  # its clock may have been set back
