@@ -1,8 +1,10 @@
 """Our client and a server that knows google.pubsub.v1 only."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
 
@@ -15,6 +17,7 @@ from inorder.errors import (
     TopicAlreadyExists,
     TopicNotFound,
 )
+from tests.integration.tcp_proxy import TcpProxy
 from tests.server.conftest import Serve
 from tests.server.plain_server import PlainServer
 
@@ -33,6 +36,37 @@ def pubsub(serve: Serve) -> Iterator[PubSub]:
     plain = PlainServer(serve().address)
     with PubSub(f"grpc://127.0.0.1:{plain.port}?project=shop") as pubsub:
         yield pubsub
+    plain.stop()
+
+
+def test_a_connection_that_breaks_leaves_no_thread_behind(serve: Serve) -> None:
+    plain = PlainServer(serve().address)
+    proxy = TcpProxy(plain.port)
+    received: list[bytes] = []
+
+    def streams() -> int:
+        """Threads of gRPC's that wait for the next request of a stream."""
+        return sum("_requests" in str(frame.f_code.co_name) for frame in frames())
+
+    def frames() -> Iterator[FrameType]:
+        for frame in sys._current_frames().values():
+            at: FrameType | None = frame
+            while at is not None:
+                yield at
+                at = at.f_back
+
+    with PubSub(f"grpc://127.0.0.1:{proxy.port}?project=shop") as pubsub:
+        topic = pubsub.topic("orders").create().result()
+        worker = topic.subscription("worker").create().result()
+        worker.on("message", lambda message: received.append(message.data) or message.ack()).open()
+        for number in range(5):
+            topic.publish_message(b"%d" % number).result()
+            wait_until(lambda: b"%d" % number in received)  # noqa: B023  # called before the next
+            proxy.cut()
+        topic.publish_message(b"last").result()
+        wait_until(lambda: b"last" in received)
+        wait_until(lambda: streams() == 1)
+    proxy.close()
     plain.stop()
 
 

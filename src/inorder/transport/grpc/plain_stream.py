@@ -60,6 +60,7 @@ class PlainDeliveries:
         self._hang_up = threading.Event()
         self._closed: Pending[None] = Pending()
         self._call: Any = None
+        self._over = threading.Event()  # the stream in use is
         threading.Thread(target=self._run, name="inorder-stream", daemon=True).start()
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
@@ -83,6 +84,7 @@ class PlainDeliveries:
         self._hang_up.set()
         with self._lock:
             call, received, self._arrived = self._call, self._arrived, []
+            self._over.set()
         if call is not None:
             call.cancel()
         if received:
@@ -97,7 +99,10 @@ class PlainDeliveries:
             error: InorderError | None = None
             try:
                 with self._lock:
-                    self._call = self._calls.stream(STREAMING_PULL, self._requests(), ())
+                    if self._hang_up.is_set():
+                        break
+                    self._over = threading.Event()
+                    self._call = self._calls.stream(STREAMING_PULL, self._requests(self._over), ())
                 for raw in self._call:
                     self._hear(pubsub.StreamingPullResponse.pb().FromString(raw).received_messages)
                     waits = pauses()
@@ -105,13 +110,14 @@ class PlainDeliveries:
                 error = self._calls.error_of(ended)
             except InorderError as refused:
                 error = refused
+            self._over.set()
             if error is not None and type(error) not in (Unavailable, Busy) and not self._hang_up.is_set():
                 self._fail(error)
                 break
             self._hang_up.wait(pause_after(error, waits))
         self._closed.set_result(None)
 
-    def _requests(self) -> Iterator[bytes]:
+    def _requests(self, over: threading.Event) -> Iterator[bytes]:
         flow = self._options.flow_control or FlowControl()
         first = pubsub.StreamingPullRequest.pb()(
             subscription=self._resource,
@@ -120,7 +126,7 @@ class PlainDeliveries:
             max_outstanding_bytes=flow.max_bytes,
         )
         yield first.SerializeToString()
-        self._hang_up.wait()
+        over.wait()
 
     def _hear(self, received: Iterable[Any]) -> None:
         received = list(received)
