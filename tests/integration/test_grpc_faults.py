@@ -174,7 +174,12 @@ def test_a_topic_of_another_server_is_another_topic(server: ServerProcess, tmp_p
     worker = topic.subscription("worker").create().result(PATIENCE_SECONDS)
     handled: list[str] = []
     errors: list[BaseException] = []
-    worker.on("message", lambda message: handled.append(message.id) or message.ack()).on("error", errors.append).open()
+
+    def handle(message: Message) -> None:
+        handled.append(message.id)
+        message.ack()
+
+    worker.on("message", handle).on("error", errors.append).open()
     first = topic.publish_message(b"1").result(PATIENCE_SECONDS)
     wait_until(lambda: handled == [first])
     server.kill()
