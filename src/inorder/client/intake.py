@@ -18,7 +18,7 @@ from inorder.client.lines import KeyedLine, Line, WindowLine
 from inorder.clock import MICROSECONDS, Timer
 from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
 from inorder.message import KEY, SIZE, AckedTogether, Message
-from inorder.options import FlowControl, SubscriptionOptions
+from inorder.options import MAX_ACK_DEADLINE_SECONDS, FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Terms, Transport
 
@@ -561,9 +561,12 @@ class Intake:
                 if lease not in left:
                     # A handler may have asked for longer, or the options of before. It may be over all the same.
                     keep.setdefault(max(ours[lease]._until_us - until_us, 0), []).append(lease)
-        kept = [self._extend(some, self._deadline_seconds + more / MICROSECONDS) for more, some in keep.items()]
-        for one in kept:
-            one.add_done_callback(self._kept)
+        kept: list[Pending[list[int]]] = []
+        for more_us, some in keep.items():
+            # It is more than anybody may ask for if our clock was set back meanwhile.
+            seconds = min(self._deadline_seconds + more_us / MICROSECONDS, MAX_ACK_DEADLINE_SECONDS)
+            kept.append(self._extend(some, seconds))
+            kept[-1].add_done_callback(self._kept)
         return Pending.all(kept)  # type: ignore[return-value]  # of whatever it may be: it is only waited for
 
     def _kept(self, kept: Pending[list[int]]) -> None:

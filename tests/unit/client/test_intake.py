@@ -10,8 +10,10 @@ import pytest
 from inorder import Message, SubscriptionOptions
 from inorder.broker import MessageQueue
 from inorder.client.intake import TAKE_AT_ONCE, Intake
+from inorder.clock import MICROSECONDS
 from inorder.errors import InvalidAckId, SubscriptionNotFound
 from inorder.message import Source
+from inorder.options import MAX_ACK_DEADLINE_SECONDS
 from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
 from inorder.transport import Taken
@@ -249,6 +251,15 @@ def test_what_was_lost_while_it_waited_is_no_doubt_once_it_was_passed_over(consu
         intake.finished(message)
     assert received == [b"1", b"2"]
     assert not intake.doubts
+
+
+def test_a_lease_is_kept_though_the_clock_was_set_back(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1")
+    first = consumer.next()
+    first.modify_ack_deadline(MAX_ACK_DEADLINE_SECONDS).result(0)
+    consumer.clock._now_us -= 60 * MICROSECONDS
+    assert intake._keep_leases().exception(0) is None
+    assert intake.holds(first)
 
 
 def test_a_lease_that_was_lost_after_its_handler_is_no_doubt(consumer: Consumer, intake: Intake) -> None:
