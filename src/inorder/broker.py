@@ -352,11 +352,18 @@ class MessageQueue(Turns):
 
         return self._turn(lease)
 
-    def consumer(self, subscription: str) -> Source:
-        """One more consumer of a subscription, to take as: of a key it keeps what it has, beside others."""
+    def consumer(self, subscription: str, *, stays: bool = False) -> Source:
+        """One more consumer of a subscription, to take as: of a key it keeps what it has, beside others.
+
+        One that `stays`, until its `release`, also gets again what it nacked of a key, and nobody else does. It is for
+        those whom nobody tells that the later ones of the key, which they have, were taken back.
+        """
         with self._lock:
             found = self._known().subscription(subscription)
-            return _Source(self, found.name, found.id_prefix, found.ack_id_prefix)
+            source = _Source(self, found.name, found.id_prefix, found.ack_id_prefix)
+            if stays:
+                found.expect(source)
+            return source
 
     def _check_consumer(self, source: Source, subscription: str) -> None:
         if self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:

@@ -7,7 +7,7 @@ records, and what a worker pool keeps in order. Knows nothing of leases, time or
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heappushpop
 from itertools import repeat
 from operator import itemgetter
@@ -135,7 +135,7 @@ class Lanes(Generic[Item]):
         """A record without a key that was out is free again, before all that never were."""
         heappush(self._returned, (record[POSITION], record))
 
-    def hold(self, key: str, records: Sequence[Item]) -> None:
+    def hold(self, key: str, records: Sequence[Item], *, nacked: bool = False) -> None:
         """What was out of `key`, if anything, returns to its front, and the key waits for `release`."""
         self._to_front(key, records)
 
@@ -219,7 +219,7 @@ class FreeLanes(Lanes[Item]):
 class _Lane(deque[Item]):
     """What waits of one key, and how the key stands."""
 
-    __slots__ = ("has_turn", "is_aside", "is_held", "key", "out", "owner")
+    __slots__ = ("has_turn", "is_aside", "is_held", "is_kept", "key", "out", "owner")
 
     __eq__ = object.__eq__  # no two are the same, whatever waits in them
     __hash__ = object.__hash__  # type: ignore[assignment]  # which a deque has none of
@@ -230,24 +230,29 @@ class _Lane(deque[Item]):
         self.has_turn = False  # is in line
         self.is_aside = False  # and its turn is only for its owner
         self.is_held = False
+        self.is_kept = False  # for its owner, although nothing is out
         self.out = 0
-        self.owner: object = None  # who has what is out
+        self.owner: object = None  # who has what is out, or is to have it again
 
 
 class WindowedLanes(Lanes[Item]):
     """Up to `window` items of a key out at once, in order, all with one consumer.
 
     Here a key waits in full, and its lane is in line for a turn. A key that has items out belongs to the consumer that
-    took them, because two of them would lose its order; its lane waits aside when somebody else comes upon it.
+    took them, because two of them would lose its order; its lane waits aside when somebody else comes upon it. One of
+    the consumers that stay keeps a key of which it nacked something until it is done with it: it may be about to
+    handle later ones of the key, and nobody can tell it that they were taken back.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, staying: Container[object] = ()) -> None:
         super().__init__()
         self._window = window
+        self._staying = staying
         self._lanes: dict[str, _Lane[Item]] = {}
         self._behind = cast(dict[str, deque[Item] | None], self._lanes)  # all that is asked of a key that waits
         self._line: deque[_Lane[Item] | Item] = deque()  # and items without a key
         self._aside: dict[object, dict[str, _Lane[Item]]] = {}  # lanes that only this consumer may use, in their order
+        self._kept: dict[object, set[_Lane[Item]]] = {}  # lanes that a consumer keeps
 
     def any_ready(self) -> bool:
         return bool(self._line or self._aside or self._returned)
@@ -307,12 +312,17 @@ class WindowedLanes(Lanes[Item]):
                 self._back_in(lane)
                 self._go_on(lane)
 
-    def hold(self, key: str, records: Sequence[Item]) -> None:
+    def hold(self, key: str, records: Sequence[Item], *, nacked: bool = False) -> None:
         self._to_front(key, records)
         lane = self._lanes[key]
+        owner = lane.owner
         for _ in records:
             self._back_in(lane)
         lane.is_held = True
+        if nacked and not lane.out and owner in self._staying:
+            lane.is_kept = True
+            lane.owner = owner
+            self._kept.setdefault(owner, set()).add(lane)
 
     def release(self, key: str) -> None:
         lane = self._lanes[key]
@@ -332,6 +342,8 @@ class WindowedLanes(Lanes[Item]):
         for lane in self._aside.pop(consumer, {}).values():
             lane.is_aside = False
             self._line.append(lane)
+        for lane in tuple(self._kept.get(consumer, ())):
+            self._keep_no_longer(lane)
 
     def _next(self, consumer: object) -> Item | None:
         taken = self._take(1, consumer)
@@ -345,6 +357,9 @@ class WindowedLanes(Lanes[Item]):
             self._no_longer_aside(lane)
             lane.has_turn = False
             if self._may_go(lane):
+                if lane.is_kept:
+                    self._keep_no_longer(lane)
+                    lane.owner = consumer
                 lane.out += 1
                 taken.append(lane.popleft())
                 self._line_up(lane)
@@ -357,12 +372,13 @@ class WindowedLanes(Lanes[Item]):
             if not lane or out >= window or lane.is_held:
                 lane.has_turn = False
                 continue
-            if not out:
-                lane.owner = consumer
-            elif lane.owner is not consumer:
+            if (out or lane.is_kept) and lane.owner is not consumer:
                 lane.is_aside = True
                 self._aside.setdefault(lane.owner, {})[lane.key] = lane
                 continue
+            if lane.is_kept:
+                self._keep_no_longer(lane)
+            lane.owner = consumer
             lane.out = out + 1
             taken.append(lane.popleft())
             if lane and out + 1 < window:
@@ -394,6 +410,14 @@ class WindowedLanes(Lanes[Item]):
                 self._no_longer_aside(lane)
                 self._line.append(lane)
             lane.owner = None
+
+    def _keep_no_longer(self, lane: _Lane[Item]) -> None:
+        """It has something out again, or its owner has gone."""
+        lane.is_kept = False
+        self._kept[lane.owner].remove(lane)
+        if not self._kept[lane.owner]:
+            del self._kept[lane.owner]
+        lane.owner = None
 
     def _no_longer_aside(self, lane: _Lane[Item]) -> None:
         """With its last lane a consumer is forgotten: some come for one pull and never again."""

@@ -65,6 +65,7 @@ class Subscription:
         "_read_ahead",
         "_skip",
         "_starved",
+        "_staying",
         "_straight",
         "_swept_us",
         "_to_come",
@@ -138,6 +139,7 @@ class Subscription:
         self._oldest_us: float = inf  # nothing that waits was stored earlier; `inf` itself, never an equal of it
         self._swept_us = 0
         self._starved: tuple[int, int] | None = None  # (position, since) of the first that did not fit
+        self._staying: set[object] = set()  # consumers that go on until `forsake`
         self._set_options(options)
         self._lanes = self._new_lanes()
 
@@ -197,7 +199,7 @@ class Subscription:
         if not self.ordered:
             return FreeLanes()
         window = self.options.max_outstanding_per_key
-        return Lanes() if window == 1 else WindowedLanes(window)
+        return Lanes() if window == 1 else WindowedLanes(window, self._staying)
 
     # -- what comes in -----------------------------------------------------------------------------
 
@@ -491,12 +493,12 @@ class Subscription:
             self._end(back.leases, out)
             self._not_acked += len(out)
             if back.key:
-                self._hold(back)
+                self._hold(back, nacked=not event.expired)
             else:
                 self._give_back(back.records, back.until_us or 0)
 
-    def _hold(self, back: Return) -> None:
-        self._lanes.hold(back.key, back.records)
+    def _hold(self, back: Return, *, nacked: bool) -> None:
+        self._lanes.hold(back.key, back.records, nacked=nacked)
         held = self._holds.keys.get(back.key)
         if held is None and back.until_us == 0:
             self._lanes.release(back.key)
@@ -956,7 +958,13 @@ class Subscription:
         self.detached = True
         self._start_over([])
 
+    def expect(self, consumer: object) -> None:
+        """This one stays until `forsake`: what it nacks comes to it again."""
+        self._staying.add(consumer)
+
     def forsake(self, consumer: object) -> None:
+        """It takes nothing any more."""
+        self._staying.discard(consumer)
         self._lanes.forsake(consumer)
 
     def _start_over(self, records: list[Record]) -> None:

@@ -118,8 +118,8 @@ class Desk:
 
     # -- takers ------------------------------------------------------------------------------------
 
-    def consumer(self) -> Source:
-        return self._broker.consumer(self._name)
+    def consumer(self, *, stays: bool = False) -> Source:
+        return self._broker.consumer(self._name, stays=stays)
 
     def over(self) -> bool:
         """Whether the subscription was deleted: one of the same name is another one."""

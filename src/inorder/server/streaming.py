@@ -187,7 +187,7 @@ class Stream:
         self._broker = broker
         self._name = name
         self.desk = desk
-        self.consumer = desk.consumer()
+        self.consumer = desk.consumer(stays=True)
         self.deadline_seconds: int = first.stream_ack_deadline_seconds
         self.heartbeats: bool = first.protocol_version >= HEARTBEATS
         limit = first.max_outstanding_messages

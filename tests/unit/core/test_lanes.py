@@ -3,6 +3,7 @@
 The last part looks inside, because what a key costs once it is empty can be seen nowhere else.
 """
 
+import random
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -327,6 +328,41 @@ def test_keys_of_a_consumer_that_has_gone_are_free() -> None:
     assert take(lanes, 9, "two") == ["a0", "a1"]
 
 
+def test_a_key_that_was_nacked_goes_to_its_consumer_again_if_that_stays() -> None:
+    staying = {"one"}
+    lanes = WindowedLanes(2, staying)
+    lanes.put(records("a0", "a1", "b2", "b3"))
+    [first] = lanes.take(1, "one")
+    lanes.hold("a", [first], nacked=True)
+    assert take(lanes, 9, "two") == ["b2", "b3"]
+    lanes.release("a")
+    assert take(lanes, 9, "two") == []
+    [first] = lanes.take(1, "one")
+    lanes.hold("a", [first])  # it was late: perhaps it does not do anything any more
+    lanes.release("a")
+    [first] = lanes.take(1, "two")
+    lanes.hold("a", [first], nacked=True)  # by one that does not stay
+    lanes.release("a")
+    assert take(lanes, 9, "one") == ["a0", "a1"]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_key_that_was_nacked_is_free_when_its_consumer_has_gone(released: bool) -> None:
+    staying = {"one"}
+    lanes = WindowedLanes(2, staying)
+    lanes.put(records("a0", "a1"))
+    lanes.hold("a", lanes.take(2, "one"), nacked=True)
+    if released:
+        lanes.release("a")
+        assert take(lanes, 9, "two") == []
+    staying.clear()
+    lanes.forsake("one")
+    if not released:
+        assert take(lanes, 9, "two") == []
+        lanes.release("a")
+    assert take(lanes, 9, "two") == ["a0", "a1"]
+
+
 def test_records_of_one_key_that_were_untaken_stay_in_order() -> None:
     lanes = WindowedLanes(3)
     lanes.put(records("a0", "b1", "a2", "b3", "a4"))
@@ -395,21 +431,49 @@ CONSUMERS = (None, "one", "two")
             st.tuples(st.just("take"), st.tuples(st.integers(1, 4), st.sampled_from(CONSUMERS))),
             st.tuples(st.just("untake"), st.tuples(st.integers(1, 4), st.sampled_from(CONSUMERS))),
             st.tuples(st.just("done"), st.integers(0, 9)),
-            st.tuples(st.just("fail"), st.integers(0, 9)),
+            st.tuples(st.just("fail"), st.tuples(st.integers(0, 9), st.booleans())),
             st.tuples(st.just("release"), st.sampled_from("ab")),
+            st.tuples(st.just("forsake"), st.sampled_from(CONSUMERS)),
         ),
         max_size=60,
     ),
 )
 def test_every_record_comes_in_its_order_and_none_gets_lost(window: int, script: list[tuple[str, Any]]) -> None:
+    check(window, script)
+
+
+@pytest.mark.parametrize("window", range(5))
+@pytest.mark.parametrize("seed", range(10))
+def test_the_same_over_long_histories(window: int, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def step() -> tuple[str, Any]:
+        verb = chance.choice(["put", "put", "take", "take", "take", "untake", "done", "done", "fail", "release"])
+        if verb == "put":
+            return verb, chance.choices("ab-", k=chance.randrange(1, 5))
+        if verb in ("take", "untake"):
+            return verb, (chance.randrange(1, 5), chance.choice(CONSUMERS))
+        if verb == "fail":
+            return verb, (chance.randrange(10), chance.random() < 0.7)
+        if verb == "release":
+            return verb, chance.choice("ab")
+        return verb, chance.randrange(10)
+
+    gone = ("forsake", chance.choice(CONSUMERS))
+    check(window, [gone if chance.random() < 0.02 else step() for _ in range(400)])
+
+
+def check(window: int, script: list[tuple[str, Any]]) -> None:
     """A window of 0 stands for strict lanes. A failure takes back the key from there on, as subscriptions do."""
-    lanes = WindowedLanes(window) if window else Lanes()
+    staying = {"one", "two"}
+    lanes = WindowedLanes(window, staying) if window else Lanes()
     limit = window or 1
     position = 0
     waiting: dict[str, list[Record]] = {"a": [], "b": [], "": []}  # in the order in which they must come
     out: list[Record] = []
     held: set[str] = set()
     owner: dict[str, object] = {}  # of the keys that are out
+    kept: dict[str, object] = {}  # keys that were nacked, and for whom they wait
 
     def came(taken: Sequence[Record], consumer: object) -> None:
         for one in taken:
@@ -419,6 +483,7 @@ def test_every_record_comes_in_its_order_and_none_gets_lost(window: int, script:
                 assert one == waiting[key].pop(0)
                 if any(other[1] == key for other in out):
                     assert owner[key] == consumer
+                assert kept.pop(key, consumer) == consumer
                 owner[key] = consumer
             else:
                 waiting[""].remove(one)
@@ -446,17 +511,23 @@ def test_every_record_comes_in_its_order_and_none_gets_lost(window: int, script:
         elif verb == "take":
             came(lanes.take(*argument), argument[1])
         elif verb == "untake":
-            lanes.untake(lanes.take(*argument))
+            lanes.untake(untaken := lanes.take(*argument))
+            for one in untaken:
+                kept.pop(one[1], None)  # it had no room for it, and another one may have
         elif verb == "done" and out:
             one = out.pop(argument % len(out))
             lanes.done_one(one)
         elif verb == "fail" and out:
-            one = out[argument % len(out)]
+            number, nacked = argument
+            one = out[number % len(out)]
             key = one[1]
             if key:
                 back = [other for other in out if other[1] == key and other[0] >= one[0]]
-                lanes.hold(key, back)
+                lanes.hold(key, back, nacked=nacked)
                 held.add(key)
+                all_back = sum(other[1] == key for other in out) == len(back)
+                if window and nacked and all_back and owner[key] in staying:
+                    kept[key] = owner[key]
             else:
                 back = [one]
                 lanes.give_back(one)
@@ -465,6 +536,9 @@ def test_every_record_comes_in_its_order_and_none_gets_lost(window: int, script:
         elif verb == "release" and argument in held:
             held.remove(argument)
             lanes.release(argument)
+        elif verb == "forsake":
+            lanes.forsake(argument)  # and comes again
+            kept = {key: consumer for key, consumer in kept.items() if consumer != argument}
 
     for key in held.copy():
         held.remove(key)
@@ -473,6 +547,8 @@ def test_every_record_comes_in_its_order_and_none_gets_lost(window: int, script:
     out.clear()
     for consumer in CONSUMERS:
         lanes.forsake(consumer)
+    kept.clear()
+    staying.clear()
     drained()
     assert waiting == {"a": [], "b": [], "": []}
     assert remains(lanes) == {}
