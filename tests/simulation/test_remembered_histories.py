@@ -55,8 +55,8 @@ def book_of(state: State, now_us: int) -> Book:
     while due := state.due(now_us):
         State.apply(state, due[1][1])
     for subscription in state.subscriptions.values():
-        while subscription._lagging:
-            subscription._take_in(subscription._read_on())
+        while subscription._unread.any:
+            subscription._take_in(subscription._unread.read_on())
         subscription._sweep(now_us)
     return state.book().at(now_us)
 

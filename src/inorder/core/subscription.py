@@ -26,6 +26,7 @@ from inorder.core.ledger import Ledger, Lost, Wait, positions_of
 from inorder.core.log import Log
 from inorder.core.ranges import Ranges, runs
 from inorder.core.snapshot import Snapshot
+from inorder.core.unread import Unread
 from inorder.errors import InorderError, KeyNotBlocked
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record
 from inorder.metadata import BlockedKey, Counters, Metrics, Unacked, UnackedKey
@@ -49,13 +50,11 @@ class Subscription:
     # Python finds an attribute of so many much faster if it has a slot (measured: a twentieth of all the time).
     __slots__ = (
         "_cold",
-        "_cursor",
         "_first_lease",
         "_flow",
         "_gaps",
         "_gaps_delivered",
         "_holds",
-        "_lagging",
         "_lanes",
         "_log",
         "_not_acked",
@@ -63,12 +62,10 @@ class Subscription:
         "_out_of_key",
         "_plain",
         "_read_ahead",
-        "_skip",
         "_starved",
         "_staying",
-        "_straight",
         "_swept_us",
-        "_to_come",
+        "_unread",
         "ack_deadline_us",
         "ack_id_prefix",
         "backlog_bytes",
@@ -112,10 +109,7 @@ class Subscription:
         self.serial = serial
         self.topic = topic
         self._log = log
-        self._cursor = log.next_position  # see `cursor`; not kept up to date while all goes straight to the lanes
-        self._lagging = False  # the log has more that was not taken in, because enough waits here
-        self._skip = Ranges()  # what is done of that, and need not be read
-        self._to_come: Ledger | None = None  # what is known of messages that were not read yet
+        self._unread = Unread(log)
         self._cold = False  # some wait without their data
         self.ack_id_prefix = ack_id_prefix
         self.id_prefix = id_prefix
@@ -158,7 +152,8 @@ class Subscription:
         self.ordered = options.enable_message_ordering
         self.windowed = self.ordered and options.max_outstanding_per_key > 1
         self._plain = self._is_plain()
-        self._straight = self._is_straight()
+        self._unread.matches = self._matches if self.matches else None
+        self._unread.look()
         self.ack_deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
         self.leases.last(self.ack_deadline_us)
         self.retention_us = round(options.message_retention_duration * MICROSECONDS)
@@ -171,21 +166,12 @@ class Subscription:
         """
         if self._flow is not None or self._starved is not None or self._out_of_key is not None:
             return False
-        return not (self._gaps or self.failures.known or self._lagging or self._cold)
-
-    def _is_straight(self) -> bool:
-        """Whether what becomes visible goes straight into the lanes, as nearly always: nothing is left out."""
-        return self.matches is None and not self._lagging and self._cursor <= self._log.visible
+        return not (self._gaps or self.failures.known or self._unread.any or self._cold)
 
     @property
     def cursor(self) -> int:
         """What lies before it was taken in from the log."""
-        return self._log.visible if self._straight else self._cursor
-
-    def _move_to(self, cursor: int) -> None:
-        self._cursor = cursor
-        self._lagging = cursor < self._log.visible
-        self._straight = self._is_straight()
+        return self._unread.cursor
 
     def _add_gaps(self, count: int) -> None:
         self._gaps += count
@@ -226,7 +212,7 @@ class Subscription:
         """New messages of the topic become visible here. Says whether time matters now that did not before."""
         if refused:
             return self._absorb_with_gaps(records, refused)
-        if not self._straight or (self._read_ahead and self._enough_waits()):
+        if not self._unread.straight or (self._read_ahead and self._enough_waits()):
             records = self._sift(records)
             if not records:
                 return False
@@ -245,18 +231,17 @@ class Subscription:
 
     def _sift(self, records: Sequence[Record]) -> Sequence[Record]:
         """Those to be taken in at once: others lie before the cursor, do not match, or wait in the log."""
-        if self._lagging:
+        unread = self._unread
+        if unread.any:
             return ()
-        self._straight = self._is_straight()  # what was made visible since may have reached the cursor
-        cursor = self.cursor
-        records = [record for record in records if record[POSITION] >= cursor]
+        records = unread.ahead(records)
         if not records:
             return ()
         if self._enough_waits():
-            self._cursor, self._lagging = cursor, True
-            self._straight = self._plain = False
+            unread.leave()
+            self._plain = False
             return ()
-        self._cursor = records[-1][POSITION] + 1
+        unread.pass_by(records[-1][POSITION])
         return [record for record in records if self._matches(record)]
 
     def _enough_waits(self) -> bool:
@@ -277,7 +262,7 @@ class Subscription:
                 continue
             if record[POSITION] < self.cursor:
                 continue  # somebody sought meanwhile, or this is another subscription of the same name
-            self._cursor = record[POSITION] + 1
+            self._unread.pass_by(record[POSITION])
             self.counters.dropped += 1
             if self.ordered and record[KEY]:
                 self._put_gap(record)
@@ -298,7 +283,7 @@ class Subscription:
 
     def any_ready(self) -> bool:
         """Whether a pull may find something."""
-        if self.detached or not (self._lagging or self._lanes.any_ready()):
+        if self.detached or not (self._unread.any or self._lanes.any_ready()):
             return False
         flow = self._flow
         return flow is None or (self.leases.count < flow.max_messages and self.out_bytes < flow.max_bytes)
@@ -646,8 +631,8 @@ class Subscription:
                 delivered=leased - self._gaps_delivered,
                 acked=leased - self.leases.count - self._not_acked,
             ),
-            backlog_messages=self.backlog_messages + self._lag(),
-            backlog_bytes=self.backlog_bytes + self._log.history.size(self.cursor, self._log.visible),
+            backlog_messages=self.backlog_messages + self._unread.count(),
+            backlog_bytes=self.backlog_bytes + self._unread.size(),
             outstanding_messages=self.leases.count,
             outstanding_bytes=self._size_out(),
             oldest_unacked_seconds=(now_us - min(publish_times, default=now_us)) / MICROSECONDS,
@@ -727,8 +712,8 @@ class Subscription:
 
     def oldest_unacked(self) -> int | None:
         """The smallest position that is still to be acked."""
-        lag = [self._skip.end_at(self.cursor)] if self._lagging else []
-        return min([*map(_position, self._unacked()), *lag], default=None)
+        unread = self._unread.first()
+        return min([*map(_position, self._unacked()), *([] if unread is None else [unread])], default=None)
 
     def first_unacked_since(self, time_us: int) -> int | None:
         """The smallest of them that was stored at that time or later."""
@@ -746,7 +731,7 @@ class Subscription:
         records = {record[POSITION]: record for record in kept if self.matches is None or self._matches(record)}
         records.update((r[POSITION], r) for r in self._unacked() if not isinstance(r[DATA], Gap))
         self._start_over([record for place, record in sorted(records.items()) if place >= position])
-        self._move_to(max(position, self._log.visible))
+        self._unread.move_to(max(position, self._log.visible))
 
     def seek_snapshot(self, snapshot: Snapshot) -> None:
         """Start over with what a snapshot has not done."""
@@ -757,7 +742,7 @@ class Subscription:
             self.restore(ledger)
             return
         self._start_over([record for record in snapshot.records if self._matches(record)])
-        self._move_to(self._log.visible)
+        self._unread.move_to(self._log.visible)
 
     def done(self) -> Ranges:
         """What is acked or given up, and what the filter leaves out, which is as good as acked."""
@@ -779,9 +764,7 @@ class Subscription:
 
     def oldest_stored_us(self, now_us: int) -> int:
         """When the oldest message was stored that is still to be acked, of those that are young enough; or now."""
-        times = [record[STORED_US] for record in self.unacked_messages()]
-        if self._lagging and (records := self._log.history.read(self._skip.end_at(self.cursor), self._log.visible)):
-            times.append(records[0][STORED_US])
+        times = [record[STORED_US] for record in (*self.unacked_messages(), *self._unread.peek()[:1])]
         return min([now_us, *(time_us for time_us in times if time_us >= now_us - self.retention_us)])
 
     def update(self, options: SubscriptionOptions) -> None:
@@ -792,8 +775,8 @@ class Subscription:
         self._set_options(options)
         if change:
             self._change_lanes()
-        while self.limited and self._lagging:  # what counts against a limit is here: see `restore`
-            self._take_in(self._read_on())
+        while self.limited and self._unread.any:  # what counts against a limit is here: see `restore`
+            self._take_in(self._unread.read_on())
 
     def _change_lanes(self) -> None:
         """Line everything up anew. A key that waits goes on waiting."""
@@ -833,9 +816,9 @@ class Subscription:
         Raises what the log raises, unless something was taken, or the caller is `holding` some: that would be lost.
         """
         taken = self._lanes.take(count, consumer)
-        while self._lagging and len(taken) < count:
+        while self._unread.any and len(taken) < count:
             try:
-                records = self._read_on()
+                records = self._unread.read_on()
             except InorderError:
                 if taken or holding:
                     break  # whoever asks again is told
@@ -844,30 +827,14 @@ class Subscription:
             taken += self._lanes.take(count - len(taken), consumer)
         return taken
 
-    def _read_on(self) -> list[Record]:
-        """The next messages of the log."""
-        end = self._log.visible
-        records = self._log.history.read(self._skip.end_at(self.cursor), end)
-        self._move_to(records[-1][POSITION] + 1 if records else end)
-        return records
-
     def _take_in(self, records: list[Record], gaps: Sequence[Record] = ()) -> None:
         """Line up what was read of the log, and these gaps in their places among it."""
-        if self._skip:
-            records = [record for record in records if record[POSITION] not in self._skip]
-        if self.matches is not None:
-            records = [record for record in records if self._matches(record)]
-        if self._to_come is None:
-            until_us: Mapping[int, int | None] = {}
-        else:
-            reasons, until_us = self._to_come.gaps, self._to_come.until_us()
-            records = [gap_for(r, reasons[r[POSITION]]) if r[POSITION] in reasons else r for r in records]
         if self._log.history.complete and self.backlog_bytes >= HOT_BYTES:  # they wait for long
             records = [_chilled(record) for record in records]
             self._cold, self._plain = True, False
         if gaps:
             records = sorted([*gaps, *records], key=_position)
-        self._put(records, until_us)
+        self._put(records, self._unread.until_us())
 
     def _warm(self, taken: list[Record]) -> list[Record]:
         """Read again what was put aside without its data."""
@@ -880,12 +847,6 @@ class Subscription:
         # One that is not there was too old when its part of the journal was dropped, and the clock was set back since.
         warm = (read.get(r[POSITION]) or self._outdated(r) if r[DATA] is COLD else r for r in taken)
         return [record for record in warm if record is not None]
-
-    def _lag(self) -> int:
-        """How many messages of the log were not taken in; a filter may leave some of them out."""
-        if not self._lagging:
-            return 0
-        return self._log.visible - self.cursor - self._skip.within(self.cursor, self._log.visible).count()
 
     def ledger(self) -> Ledger:
         """What must survive of all this."""
@@ -909,12 +870,11 @@ class Subscription:
             unacked += positions
         ends = [-1, *sorted(position for position in unacked if position < self.cursor), self.cursor]
         done = Ranges((before + 1, after) for before, after in pairwise(ends))
-        ledger.done = Ranges([*done, *self._skip.within(self.cursor, 1 << 62)])
+        ledger.done = Ranges([*done, *self._unread.done.within(self.cursor, 1 << 62)])
         ledger.failures = {position: known for position, known in self.failures.known.items() if known.times}
         ledger.holds = dict(self._holds.keys)
         ledger.waits = {record[POSITION]: Wait(record[KEY], due_us) for due_us, record in self._holds.delayed()}
-        if self._to_come is not None:
-            ledger.gaps.update((p, reason) for p, reason in self._to_come.gaps.items() if p >= self.cursor)
+        ledger.gaps.update(self._unread.gaps())
         return ledger
 
     def restore(self, ledger: Ledger) -> None:
@@ -922,17 +882,15 @@ class Subscription:
         self.detached, self.on_request = ledger.detached, ledger.on_request
         if self.detached:
             return
-        self._skip = ledger.sorted_done()
-        self._to_come = ledger if ledger.gaps or ledger.holds or ledger.waits else None
-        self._move_to(self._skip.end_at(0))
+        self._unread.restore(ledger)
         self._note_failures(ledger.failures)
         # Who waits must be known at once, and so must be what lies before it; and where limits are to be
         # kept, all that there is.
         last = inf if self.limited else max(ledger.until_us(), default=-1)
         records: list[Record] = []
         size = 0
-        while self._lagging and (self.cursor <= last or not self._is_enough(len(records), size)):
-            read = self._read_on()
+        while self._unread.any and (self.cursor <= last or not self._is_enough(len(records), size)):
+            read = self._unread.read_on()
             records += read
             size += sum(map(_size, read))
         lost = {**self._vanished(ledger), **ledger.lost}
@@ -948,8 +906,8 @@ class Subscription:
     def lose(self, end: int, now_us: int) -> None:
         """The log is about to forget what is too old before `end`: who has not looked at that does so now."""
         with suppress(InorderError):  # what cannot be read is too old anyhow
-            while self._lagging and self.cursor < end:
-                self._take_in(self._read_on())
+            while self._unread.any and self.cursor < end:
+                self._take_in(self._unread.read_on())
                 self._sweep(now_us)
         self._sweep(now_us)
 
@@ -974,8 +932,8 @@ class Subscription:
         self.failures.clear()
         self._holds.clear()
         self._starved = None
-        self._lagging = False
-        self._skip, self._to_come, self._cold = Ranges(), None, False
+        self._unread.clear()
+        self._cold = False
         self._lanes = self._new_lanes()
         self.out_bytes = self._gaps = self.backlog_messages = self.backlog_bytes = 0
         self._oldest_us = inf

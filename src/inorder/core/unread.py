@@ -1,0 +1,112 @@
+"""What of its topic's log a subscription has not taken in: where it stands, and what it knows of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from inorder.core.failures import gap_for
+from inorder.core.ledger import Ledger
+from inorder.core.log import Log
+from inorder.core.ranges import Ranges
+from inorder.message import POSITION, Record
+
+
+class Unread:
+    """All that is visible from a cursor on and is not done. Not thread-safe."""
+
+    __slots__ = ("_cursor", "_known", "_log", "any", "done", "matches", "straight")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._cursor = log.next_position  # see `cursor`; not kept up to date while all goes straight
+        self.any = False  # whether the log has more that was not taken in, because enough waits in memory
+        self.done = Ranges()  # what need not be read of that
+        self._known: Ledger | None = None  # what else is known of it
+        self.matches: Callable[[Record], bool] | None = None  # which of it are for this subscription; None: all
+        self.straight = False  # whether what becomes visible is taken in at once, as nearly always
+
+    @property
+    def cursor(self) -> int:
+        """What lies before it was taken in."""
+        return self._log.visible if self.straight else self._cursor
+
+    def look(self) -> None:
+        """See anew whether all goes straight: nothing is left out."""
+        self.straight = self.matches is None and not self.any and self._cursor <= self._log.visible
+
+    def move_to(self, cursor: int) -> None:
+        self._cursor = cursor
+        self.any = cursor < self._log.visible
+        self.look()
+
+    def clear(self) -> None:
+        """Nothing is known any more, and nothing left: whoever starts over says where."""
+        self.any = False
+        self.done, self._known = Ranges(), None
+
+    # -- what becomes visible ----------------------------------------------------------------------
+
+    def ahead(self, records: Sequence[Record]) -> list[Record]:
+        """Those that were made visible just now and do not lie before the cursor."""
+        self.look()  # what was made visible since may have reached the cursor
+        cursor = self.cursor
+        return [record for record in records if record[POSITION] >= cursor]
+
+    def pass_by(self, position: int) -> None:
+        """This one was taken in, or will not be."""
+        self._cursor = position + 1
+
+    def leave(self) -> None:
+        """What comes from now on stays in the log."""
+        self._cursor, self.any = self.cursor, True
+        self.straight = False
+
+    # -- what waits there --------------------------------------------------------------------------
+
+    def read_on(self) -> list[Record]:
+        """The next of it, which are taken in: messages, and gaps in the places of those that are known to be lost."""
+        end = self._log.visible
+        records = self._log.history.read(self.done.end_at(self.cursor), end)
+        self.move_to(records[-1][POSITION] + 1 if records else end)
+        if self.done:
+            records = [record for record in records if record[POSITION] not in self.done]
+        if self.matches is not None:
+            records = list(filter(self.matches, records))
+        if self._known is not None and (reasons := self._known.gaps):
+            records = [gap_for(r, reasons[r[POSITION]]) if r[POSITION] in reasons else r for r in records]
+        return records
+
+    def until_us(self) -> Mapping[int, int | None]:
+        """Those that wait, as far as is known, and until when; None: for good."""
+        return {} if self._known is None else self._known.until_us()
+
+    def gaps(self) -> dict[int, str]:
+        """Those that are known to be lost, and why."""
+        known = {} if self._known is None else self._known.gaps
+        return {position: reason for position, reason in known.items() if position >= self.cursor}
+
+    def first(self) -> int | None:
+        """The first of it."""
+        return self.done.end_at(self.cursor) if self.any else None
+
+    def peek(self) -> list[Record]:
+        """Some of it, from the first that is there on."""
+        return self._log.history.read(self.done.end_at(self.cursor), self._log.visible) if self.any else []
+
+    def count(self) -> int:
+        """How many messages that are; a filter may leave some of them out."""
+        if not self.any:
+            return 0
+        return self._log.visible - self.cursor - self.done.within(self.cursor, self._log.visible).count()
+
+    def size(self) -> int:
+        """About how many bytes that are."""
+        return self._log.history.size(self.cursor, self._log.visible)
+
+    # -- what survives -----------------------------------------------------------------------------
+
+    def restore(self, ledger: Ledger) -> None:
+        """Stand where the books say: before the first that is not done."""
+        self.done = ledger.sorted_done()
+        self._known = ledger if ledger.gaps or ledger.holds or ledger.waits else None
+        self.move_to(self.done.end_at(0))
