@@ -122,3 +122,17 @@ def test_a_subscription_that_nobody_uses_expires(serve: Serve) -> None:
     with pytest.raises(exceptions.NotFound):
         subscriber.get_subscription(subscription=SUBSCRIPTION)
     assert subscriber.get_subscription(subscription=never).name == never
+
+
+def test_when_deleted_subscriptions_were_used_is_forgotten(serve: Serve) -> None:
+    server = serve()
+    subscriber = subscribed(server)
+    other = "projects/shop/subscriptions/other"
+    subscriber.create_subscription(request={"name": other, "topic": "projects/shop/topics/orders"})
+    for name in (SUBSCRIPTION, other):
+        stream = Stream(server.channel(), subscription=name)
+        stream.half_close()
+        stream.code()
+    subscriber.delete_subscription(subscription=other)
+    server.run(server.server.expiry.delete_overdue())
+    assert [*server.server._desks._used_us] == [SUBSCRIPTION]

@@ -219,7 +219,7 @@ class FreeLanes(Lanes[Item]):
 class _Lane(deque[Item]):
     """What waits of one key, and how the key stands."""
 
-    __slots__ = ("has_turn", "is_aside", "is_held", "is_kept", "key", "out", "owner")
+    __slots__ = ("has_turn", "is_aside", "is_held", "kept_from", "key", "out", "owner")
 
     __eq__ = object.__eq__  # no two are the same, whatever waits in them
     __hash__ = object.__hash__  # type: ignore[assignment]  # which a deque has none of
@@ -230,7 +230,7 @@ class _Lane(deque[Item]):
         self.has_turn = False  # is in line
         self.is_aside = False  # and its turn is only for its owner
         self.is_held = False
-        self.is_kept = False  # for its owner, although nothing is out
+        self.kept_from: int | None = None  # the position from which on its owner is to get it again
         self.out = 0
         self.owner: object = None  # who has what is out, or is to have it again
 
@@ -240,8 +240,8 @@ class WindowedLanes(Lanes[Item]):
 
     Here a key waits in full, and its lane is in line for a turn. A key that has items out belongs to the consumer that
     took them, because two of them would lose its order; its lane waits aside when somebody else comes upon it. One of
-    the consumers that stay keeps a key of which it nacked something until it is done with it: it may be about to
-    handle later ones of the key, and nobody can tell it that they were taken back.
+    the consumers that stay keeps a key of which later items were taken back with the one that it nacked, until it has
+    got through what it gets again: it may be about to handle those, and nobody can tell it that it has lost them.
     """
 
     def __init__(self, window: int, staying: Container[object] = ()) -> None:
@@ -299,10 +299,16 @@ class WindowedLanes(Lanes[Item]):
     def done_one(self, record: Item) -> None:
         if key := record[KEY]:
             lane = self._lanes[key]
+            if lane.kept_from is not None and record[POSITION] >= lane.kept_from:
+                self._keep_no_longer(lane)
             self._back_in(lane)
             self._go_on(lane)
 
     def done(self, records: Iterable[Item]) -> None:
+        if self._kept:
+            for record in records:
+                self.done_one(record)
+            return
         # As `done_one` does, but counted in C: a key takes one step, however many of it are done.
         lanes = self._lanes
         for key, count in Counter(map(_key, records)).items():
@@ -315,14 +321,14 @@ class WindowedLanes(Lanes[Item]):
     def hold(self, key: str, records: Sequence[Item], *, nacked: bool = False) -> None:
         self._to_front(key, records)
         lane = self._lanes[key]
-        owner = lane.owner
+        if nacked and len(records) > 1 and lane.owner in self._staying:
+            lane.kept_from = records[0][POSITION]
+            self._kept.setdefault(lane.owner, set()).add(lane)
+        elif lane.kept_from is not None and not (nacked and records[0][POSITION] < lane.kept_from):
+            self._keep_no_longer(lane)
         for _ in records:
             self._back_in(lane)
         lane.is_held = True
-        if nacked and not lane.out and owner in self._staying:
-            lane.is_kept = True
-            lane.owner = owner
-            self._kept.setdefault(owner, set()).add(lane)
 
     def release(self, key: str) -> None:
         lane = self._lanes[key]
@@ -357,9 +363,6 @@ class WindowedLanes(Lanes[Item]):
             self._no_longer_aside(lane)
             lane.has_turn = False
             if self._may_go(lane):
-                if lane.is_kept:
-                    self._keep_no_longer(lane)
-                    lane.owner = consumer
                 lane.out += 1
                 taken.append(lane.popleft())
                 self._line_up(lane)
@@ -372,12 +375,10 @@ class WindowedLanes(Lanes[Item]):
             if not lane or out >= window or lane.is_held:
                 lane.has_turn = False
                 continue
-            if (out or lane.is_kept) and lane.owner is not consumer:
+            if (out or lane.kept_from is not None) and lane.owner is not consumer:
                 lane.is_aside = True
                 self._aside.setdefault(lane.owner, {})[lane.key] = lane
                 continue
-            if lane.is_kept:
-                self._keep_no_longer(lane)
             lane.owner = consumer
             lane.out = out + 1
             taken.append(lane.popleft())
@@ -403,20 +404,23 @@ class WindowedLanes(Lanes[Item]):
             del self._lanes[lane.key]
 
     def _back_in(self, lane: _Lane[Item]) -> None:
-        """One item of the key is no longer out; with the last one the key belongs to nobody."""
+        """One item of the key is no longer out; with the last one the key belongs to nobody, unless it is kept."""
         lane.out -= 1
-        if not lane.out:
-            if lane.is_aside:
-                self._no_longer_aside(lane)
-                self._line.append(lane)
-            lane.owner = None
+        if not lane.out and lane.kept_from is None:
+            self._disown(lane)
 
     def _keep_no_longer(self, lane: _Lane[Item]) -> None:
-        """It has something out again, or its owner has gone."""
-        lane.is_kept = False
+        lane.kept_from = None
         self._kept[lane.owner].remove(lane)
         if not self._kept[lane.owner]:
             del self._kept[lane.owner]
+        if not lane.out:
+            self._disown(lane)
+
+    def _disown(self, lane: _Lane[Item]) -> None:
+        if lane.is_aside:
+            self._no_longer_aside(lane)
+            self._line.append(lane)
         lane.owner = None
 
     def _no_longer_aside(self, lane: _Lane[Item]) -> None:

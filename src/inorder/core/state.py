@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import repeat
 from math import inf
 from operator import itemgetter
@@ -78,6 +78,8 @@ from inorder.options import (
     check_whole,
 )
 
+MIN_ALARMS = 64  # that wait before anybody looks which of them still matter
+
 _position = itemgetter(POSITION)
 _size = itemgetter(SIZE)
 
@@ -104,6 +106,7 @@ class State:
         # Published, but not to be delivered before it is durable: topic, records, size, who misses what.
         self._hidden: list[tuple[Topic, list[Record], int, Mapping[str, frozenset[int]]]] = []
         self._alarms: list[tuple[int, str]] = []
+        self._alarms_limit = MIN_ALARMS
         self.due_us = inf  # when `due` should be asked next
         if book is not None:
             self._restore(book)
@@ -502,9 +505,18 @@ class State:
         subscription.leases.new_deadline = False
         due_us = subscription.due_us()
         if due_us is not None and due_us < subscription.wake_us:
+            if len(self._alarms) >= self._alarms_limit:
+                self._forget_old_alarms()
             subscription.wake_us = due_us
             heappush(self._alarms, (due_us, subscription.name))
             self.due_us = self._alarms[0][0]
+
+    def _forget_old_alarms(self) -> None:
+        """An earlier one has taken their place, or their subscription is gone; some would stay for a week."""
+        known = self.subscriptions
+        self._alarms = [one for one in {*self._alarms} if one[1] in known and known[one[1]].wake_us == one[0]]
+        heapify(self._alarms)
+        self._alarms_limit = 2 * len(self._alarms) + MIN_ALARMS  # so that looking costs little per alarm
 
     # -- what survives -----------------------------------------------------------------------------
 

@@ -62,8 +62,8 @@ class Taker(Protocol):
     def end(self, error: Exception) -> None:
         """There is nothing to take any more."""
 
-    def freed(self, size: int) -> None:
-        """One message of so many bytes that it had is not out any more."""
+    def freed(self, lease: int, size: int) -> None:
+        """One message of so many bytes that it had, with this lease, is not out any more."""
 
     def held(self) -> Sequence[int]:
         """The leases that it has, if it is one that counts them by itself."""
@@ -253,18 +253,27 @@ class Desk:
             self.ask()
 
     def _give_in_turns(self) -> int:
-        """Rounds, until nothing is left to give, nobody has room, or enough was given for now."""
+        """Rounds, until nothing is left to give, nobody has room, or enough was given for now.
+
+        The next time begins behind who got something last: else the first one would get all that comes one by one.
+        """
         share = MAX_PULLED if len(self._takers) == 1 else 1
         total = 0
+        last: Taker | None = None
         while total < IN_A_ROW:
             given = 0
             for _ in range(len(self._takers)):
                 self._takers.rotate(-1)
-                given += self._give(self._takers[-1], share)
+                taker = self._takers[-1]
+                if count := self._give(taker, share):
+                    given += count
+                    last = taker
             if not given:
                 break
             total += given
             share = min(2 * share, MAX_PULLED)
+        if last is not None:
+            self._takers.rotate(-1 - self._takers.index(last))
         return total
 
     def _give(self, taker: Taker, share: int) -> int:
@@ -321,7 +330,7 @@ class Desk:
         for lease in leases:
             if held := self._out.pop(lease, None):
                 self._silent.pop(lease, None)
-                held[0].freed(held[1])
+                held[0].freed(lease, held[1])
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from inorder.broker import MessageQueue
 from inorder.errors import NotFound
@@ -66,6 +66,10 @@ class Desks:
     def used_us(self, name: str) -> int:
         """When the subscription was used last, as far as is known: 0 if it was not."""
         return self._broker.clock.now_us() if name in self._open else self._used_us.get(name, 0)
+
+    def forget_all_but(self, names: Container[str]) -> None:
+        """These are the subscriptions that there are."""
+        self._used_us = {name: used_us for name, used_us in self._used_us.items() if name in names}
 
     def _closed(self, name: str, desk: Desk) -> None:
         if self._open.get(name) is desk:

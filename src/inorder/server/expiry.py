@@ -55,7 +55,9 @@ class Expiry:
 
     def _overdue(self, now_us: int) -> list[str]:
         overdue: list[str] = []
-        for subscription in self._broker.get_all_subscriptions():
+        subscriptions = self._broker.get_all_subscriptions()
+        self._desks.forget_all_but({subscription.name for subscription in subscriptions})
+        for subscription in subscriptions:
             seconds = expiration_seconds(subscription.options)
             created_us = round(subscription.created.timestamp() * MICROSECONDS)
             used_us = max(self._desks.used_us(subscription.name), self._started_us, created_us)

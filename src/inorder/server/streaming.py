@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+import grpc.aio
 from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
@@ -62,6 +63,8 @@ class StreamingPull:
                 await self._serve(requests, context)
         except asyncio.CancelledError:  # the client has gone
             raise
+        except grpc.aio.InternalError:  # the same, noticed by a write that was under way
+            raise asyncio.CancelledError from None
         except Exception as error:
             await abort(context, error)
 
@@ -196,7 +199,7 @@ class Stream:
         self._max_bytes: int = limit if 0 < limit < MAX_OUTSTANDING_BYTES else MAX_OUTSTANDING_BYTES
         self._out = 0  # messages
         self._out_bytes = 0
-        self._waiting: list[Message] = []  # to be sent
+        self._waiting: dict[int, Message] = {}  # lease → to be sent
         self._waiting_bytes = 0
         self._said: list[bytes] = []  # the same for all else
         self._said_bytes = 0
@@ -218,7 +221,7 @@ class Stream:
                 self._heard.set()
                 messages: list[Message] = []
                 if self._error is None:  # or nobody would take an answer to them: they are given back
-                    messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                    messages, self._waiting, self._waiting_bytes = [*self._waiting.values()], {}, 0
                 properties = _properties(self.desk)
                 for one in said:
                     await context.write(one + properties)
@@ -246,12 +249,18 @@ class Stream:
     def finish(self) -> None:
         """The client says no more: it gets what is on its way, and then the end."""
         self._finished = True
+        self._take_no_more()
         self._changed.set()
+
+    def _take_no_more(self) -> None:
+        """Keys that are kept for it are free, although it may take long until a client that does not read is gone."""
+        with suppress(InorderError):
+            self._broker.release(self._name, (), self.consumer)
 
     def give_back(self) -> None:
         """What was never sent comes again at once."""
         with suppress(InorderError):  # a broker that is closed has forgotten them anyway
-            self._broker.release(self._name, [message._lease for message in self._waiting], self.consumer)
+            self._broker.release(self._name, [*self._waiting], self.consumer)
 
     # -- for the desk ------------------------------------------------------------------------------
 
@@ -270,18 +279,22 @@ class Stream:
         self._out += len(leased.records)
         self._out_bytes += size
         self._waiting_bytes += size
-        self._waiting += leased.messages(self.consumer)
+        self._waiting.update(zip(leased.leases, leased.messages(self.consumer), strict=True))
         if self.deadline_seconds != self.desk.ack_deadline_seconds:
             self._broker.extend(self._name, leased.leases, self.deadline_seconds)
         self._changed.set()
 
     def end(self, error: Exception) -> None:
-        self._error = self._error or error
+        if self._error is None:
+            self._error = error
+            self._take_no_more()
         self._changed.set()
 
-    def freed(self, size: int) -> None:
+    def freed(self, lease: int, size: int) -> None:
         self._out -= 1
         self._out_bytes -= size
+        if self._waiting.pop(lease, None) is not None:  # it is too late to send it
+            self._waiting_bytes -= size
 
     def held(self) -> Sequence[int]:
         return ()

@@ -311,7 +311,7 @@ class OnePull:
         if not self._arrived.done() and not self._messages:
             self._arrived.set_exception(error)
 
-    def freed(self, size: int) -> None:
+    def freed(self, lease: int, size: int) -> None:
         """It takes once, and then no more."""
 
     def held(self) -> Sequence[int]:

@@ -329,21 +329,51 @@ def test_keys_of_a_consumer_that_has_gone_are_free() -> None:
 
 
 def test_a_key_that_was_nacked_goes_to_its_consumer_again_if_that_stays() -> None:
-    staying = {"one"}
-    lanes = WindowedLanes(2, staying)
-    lanes.put(records("a0", "a1", "b2", "b3"))
-    [first] = lanes.take(1, "one")
-    lanes.hold("a", [first], nacked=True)
+    lanes = WindowedLanes(2, {"one"})
+    lanes.put(records("a0", "a1"))
+    taken = lanes.take(2, "one")
+    lanes.put(records("b2", "b3"))
+    lanes.hold("a", taken, nacked=True)
     assert take(lanes, 9, "two") == ["b2", "b3"]
     lanes.release("a")
     assert take(lanes, 9, "two") == []
-    [first] = lanes.take(1, "one")
-    lanes.hold("a", [first])  # it was late: perhaps it does not do anything any more
+    lanes.hold("a", lanes.take(2, "one"))  # it was late: perhaps it does not do anything any more
     lanes.release("a")
-    [first] = lanes.take(1, "two")
-    lanes.hold("a", [first], nacked=True)  # by one that does not stay
+    lanes.hold("a", lanes.take(2, "two"), nacked=True)  # by one that does not stay
     lanes.release("a")
-    assert take(lanes, 9, "one") == ["a0", "a1"]
+    lanes.hold("a", lanes.take(1, "one"), nacked=True)  # by one that has nothing else of the key
+    lanes.release("a")
+    assert take(lanes, 9, "two") == ["a0", "a1"]
+
+
+def test_a_key_is_kept_until_something_of_it_that_came_again_is_done() -> None:
+    lanes = WindowedLanes(3, {"one"})
+    lanes.put(records("a0", "a1", "a2"))
+    first, *later = lanes.take(3, "one")
+    lanes.hold("a", later, nacked=True)
+    lanes.release("a")
+    lanes.done([first])
+    assert take(lanes, 9, "two") == []
+    lanes.untake(lanes.take(9, "one"))  # it had no room for it after all
+    assert take(lanes, 9, "two") == []
+    assert take(lanes, 1, "one") == ["a1"]
+    done(lanes, "a1")
+    assert take(lanes, 9, "two") == ["a2"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_kept_key_is_free_when_what_came_again_is_nacked_alone(number: int) -> None:
+    lanes = WindowedLanes(3, {"one"})
+    lanes.put(records("a0", "a1", "a2"))
+    first, *later = lanes.take(3, "one")
+    lanes.hold("a", later, nacked=True)
+    if number:  # what was given before is no sign that its consumer has got through the later ones
+        lanes.done_one(first)
+        lanes.release("a")
+        first = lanes.take(1, "one")[0]
+    lanes.hold("a", [first], nacked=True)
+    lanes.release("a")
+    assert take(lanes, 9, "two") == (["a1", "a2"] if number else [])
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -473,7 +503,7 @@ def check(window: int, script: list[tuple[str, Any]]) -> None:
     out: list[Record] = []
     held: set[str] = set()
     owner: dict[str, object] = {}  # of the keys that are out
-    kept: dict[str, object] = {}  # keys that were nacked, and for whom they wait
+    kept: dict[str, tuple[object, int]] = {}  # keys that were nacked, for whom they wait, and from where on
 
     def came(taken: Sequence[Record], consumer: object) -> None:
         for one in taken:
@@ -483,13 +513,18 @@ def check(window: int, script: list[tuple[str, Any]]) -> None:
                 assert one == waiting[key].pop(0)
                 if any(other[1] == key for other in out):
                     assert owner[key] == consumer
-                assert kept.pop(key, consumer) == consumer
+                assert kept.get(key, (consumer,))[0] == consumer
                 owner[key] = consumer
             else:
                 waiting[""].remove(one)
             out.append(one)
         for key in "ab":
             assert sum(one[1] == key for one in out) <= limit
+
+    def unless_kept(one: Record) -> None:
+        """It has come again, so its consumer has got through what it had before."""
+        if one[1] in kept and one[0] >= kept[one[1]][1]:
+            del kept[one[1]]
 
     def drained() -> None:
         while taken := lanes.take(3):
@@ -511,12 +546,11 @@ def check(window: int, script: list[tuple[str, Any]]) -> None:
         elif verb == "take":
             came(lanes.take(*argument), argument[1])
         elif verb == "untake":
-            lanes.untake(untaken := lanes.take(*argument))
-            for one in untaken:
-                kept.pop(one[1], None)  # it had no room for it, and another one may have
+            lanes.untake(lanes.take(*argument))
         elif verb == "done" and out:
             one = out.pop(argument % len(out))
             lanes.done_one(one)
+            unless_kept(one)
         elif verb == "fail" and out:
             number, nacked = argument
             one = out[number % len(out)]
@@ -525,9 +559,12 @@ def check(window: int, script: list[tuple[str, Any]]) -> None:
                 back = [other for other in out if other[1] == key and other[0] >= one[0]]
                 lanes.hold(key, back, nacked=nacked)
                 held.add(key)
-                all_back = sum(other[1] == key for other in out) == len(back)
-                if window and nacked and all_back and owner[key] in staying:
-                    kept[key] = owner[key]
+                if window and nacked and len(back) > 1 and owner[key] in staying:
+                    kept[key] = owner[key], one[0]
+                elif nacked:
+                    unless_kept(one)
+                else:
+                    kept.pop(key, None)
             else:
                 back = [one]
                 lanes.give_back(one)
@@ -538,7 +575,8 @@ def check(window: int, script: list[tuple[str, Any]]) -> None:
             lanes.release(argument)
         elif verb == "forsake":
             lanes.forsake(argument)  # and comes again
-            kept = {key: consumer for key, consumer in kept.items() if consumer != argument}
+            for key in [key for key, (consumer, _) in kept.items() if consumer == argument]:
+                del kept[key]
 
     for key in held.copy():
         held.remove(key)

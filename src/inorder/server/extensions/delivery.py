@@ -357,7 +357,7 @@ class OwnStream:
         self.give_back()  # nobody would take an answer to what is sent now
         self._changed.set()
 
-    def freed(self, size: int) -> None:
+    def freed(self, lease: int, size: int) -> None:
         """What the client has is its own affair."""
 
     def terms_changed(self) -> None:

@@ -83,7 +83,7 @@ class Push:
             self._bytes += message._record[SIZE]
             self._sending[message._lease] = asyncio.create_task(self._send(message, seconds))
 
-    def freed(self, size: int) -> None:
+    def freed(self, lease: int, size: int) -> None:
         """What is under way is known here."""
 
     def held(self) -> Sequence[int]:
