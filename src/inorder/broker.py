@@ -387,19 +387,25 @@ class MessageQueue(Turns):
 
         Here and below an ack id may also be given as the message that has it.
         """
-        self._by_ack_id(ack_id, lambda name, leases: self.settle(name, leases, ()))
-        self._wait_until_written()
+        try:
+            self._by_ack_id(ack_id, lambda name, leases: self.settle(name, leases, ()))
+        finally:  # the others are acked, if some are not valid
+            self._wait_until_written()
 
     def nack(self, ack_id: AckId | Iterable[AckId]) -> None:
         """The message failed and comes again, in its place, after the backoff of the retry policy."""
-        self._by_ack_id(ack_id, lambda name, leases: self.settle(name, (), leases))
-        self._wait_until_written()
+        try:
+            self._by_ack_id(ack_id, lambda name, leases: self.settle(name, (), leases))
+        finally:
+            self._wait_until_written()
 
     def modify_ack_deadline(self, ack_id: AckId | Iterable[AckId], seconds: float) -> None:
         """The lease ends `seconds` from now; 0 is a nack. Any number of times."""
-        self._by_ack_id(ack_id, lambda name, leases: self.extend(name, leases, seconds))
-        if seconds == 0:
-            self._wait_until_written()
+        try:
+            self._by_ack_id(ack_id, lambda name, leases: self.extend(name, leases, seconds))
+        finally:
+            if seconds == 0:
+                self._wait_until_written()
 
     def settle(self, subscription: str, acks: Sequence[int], nacks: Sequence[int]) -> list[int]:
         """Ack and nack leases by number, each at most once; returns those that were over already.

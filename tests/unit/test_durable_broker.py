@@ -9,7 +9,8 @@ import pytest
 
 from inorder import PubSub
 from inorder.broker import MessageQueue
-from inorder.errors import InorderError, JournalFailed
+from inorder.core import subscription as core
+from inorder.errors import InorderError, InvalidAckId, JournalFailed
 from inorder.journal.journal import Journal
 from inorder.journal.segments import SegmentStore
 from inorder.message import Gap, Message, batch_of
@@ -295,3 +296,59 @@ def test_closing_tells_that_what_was_answered_could_not_be_synced() -> None:
     with pytest.raises(JournalFailed, match="sync"):
         brokers.queue.close()
     brokers.queue.close()  # which is told once
+
+
+def consumed(queue: MessageQueue, subscription: str = "billing") -> list[object]:
+    found: list[object] = []
+    while messages := queue.take(subscription, 1):
+        for message in messages:
+            data: object = message.data
+            found.append((data.reason, data.count) if isinstance(data, Gap) else message.data.strip())
+        queue.ack(messages)
+    return found
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_what_fits_is_not_lost_when_the_limit_goes_before_it_is_visible(
+    key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "READ_AHEAD", 3)
+    queue = MessageQueue(ManualClock(), Journal(SegmentStore(FaultyDisk(0))))
+    assert queue._commits is not None
+    queue._commits._ask = lambda: None  # type: ignore[method-assign]  # who writes is busy
+    queue.register_topic("orders")
+    limits = {"max_messages": 4, "max_bytes": None, "when_full": "drop"}
+    queue.register_subscription("billing", "orders", {"message_ordering": True, "queue_limits": limits})
+    queue.publish("orders", [Message(text, ordering_key=key) for text in (b"1", b"2", b"3")])
+    answer = queue.submit("orders", batch_of([Message(text, ordering_key=key) for text in (b"fits", b"dropped")]))
+    queue.update_subscription("billing", {"queue_limits": None})  # and what was published becomes visible with it
+    assert len(answer.result()) == 2
+    queue.publish("orders", [Message(b"last", ordering_key=key)])
+    assert consumed(queue) == [b"1", b"2", b"3", b"fits", *([("dropped", 1)] if key else []), b"last"]
+
+
+def test_acks_beside_an_invalid_one_are_written() -> None:
+    queue = MessageQueue(ManualClock(), Journal(SegmentStore(FaultyDisk(0))))
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders")
+    queue.publish("orders", [Message(b"1")])
+    [message] = queue.pull("billing", 1)
+    assert queue._commits is not None
+    with pytest.raises(InvalidAckId):
+        queue.ack([message.ack_id, "unknown"])
+    assert not queue._commits.waiting()  # a kill would undo it
+    queue.close()
+
+
+def test_dead_letters_of_a_nack_beside_an_invalid_one_come() -> None:
+    queue = MessageQueue(ManualClock(), Journal(SegmentStore(FaultyDisk(0))))
+    queue.register_topic("orders")
+    queue.register_topic("dead")
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+    queue.register_subscription("billing", "orders", {"dead_letter_policy": policy})
+    queue.register_subscription("letters", "dead")
+    queue.publish("orders", [Message(b"1")])
+    [message] = queue.pull("billing", 1)
+    with pytest.raises(InvalidAckId):
+        queue.nack([message.ack_id, "unknown"])
+    assert consumed(queue, "letters") == [b"1"]

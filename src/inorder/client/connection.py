@@ -38,6 +38,7 @@ class Connection:
         self._closing: Pending[None] | None = None
         _all.add(self)
         self._finished = False  # no handler runs any more, so nothing is left to publish
+        self.is_the_parents = False  # of a process that has forked: nothing of it runs in this one
 
     def publisher(self, topic: str) -> Publisher:
         """The publisher of a topic: one for all handles, or their order would be lost."""
@@ -98,6 +99,7 @@ class Connection:
     def _leave_to_parent(self) -> None:
         self._lock = threading.Lock()  # a thread that is not here may hold the other one
         self._open = {}  # their threads and loops are the parent's
+        self.is_the_parents = True
 
 
 _all: weakref.WeakSet[Connection] = weakref.WeakSet()

@@ -131,6 +131,8 @@ class Subscription:
 
         For a handler that closes it is done at once, or the handler would wait for itself; "close" tells the end.
         """
+        if self._connection.is_the_parents:  # as what is open here is, and its threads: nobody would ever end it
+            return Pending.of(None)
         for iteration in tuple(self._iterations):
             iteration.close()
         with self._opening:  # its first handler may be faster than `open`, and close it

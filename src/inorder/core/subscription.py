@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, pairwise, repeat
+from itertools import chain, groupby, pairwise, repeat
 from math import inf
 from operator import itemgetter
 from types import MappingProxyType
@@ -262,9 +262,13 @@ class Subscription:
                 continue
             if record[POSITION] < self.cursor:
                 continue  # somebody sought meanwhile, or this is another subscription of the same name
-            self._unread.pass_by(record[POSITION])
             self.counters.dropped += 1
-            if self.ordered and record[KEY]:
+            told = self.ordered and record[KEY]
+            if self._unread.any:  # the limit was taken away meanwhile, and what lies before it was not read
+                self._unread.miss(record[POSITION], "dropped" if told else None)
+                continue
+            self._unread.pass_by(record[POSITION])
+            if told:
                 self._put_gap(record)
         return time_matters
 
@@ -827,14 +831,14 @@ class Subscription:
             taken += self._lanes.take(count - len(taken), consumer)
         return taken
 
-    def _take_in(self, records: list[Record], gaps: Sequence[Record] = ()) -> None:
-        """Line up what was read of the log, and these gaps in their places among it."""
+    def _take_in(self, records: list[Record]) -> None:
+        """Line up what was read of the log, and the holes in their places among it."""
         if self._log.history.complete and self.backlog_bytes >= HOT_BYTES:  # they wait for long
             records = [_chilled(record) for record in records]
             self._cold, self._plain = True, False
-        if gaps:
-            records = sorted([*gaps, *records], key=_position)
-        self._put(records, self._unread.until_us())
+        if holes := self._unread.passed_holes():
+            records = sorted([*holes, *records], key=_position)
+        self._put(records, self._unread.until_us)
 
     def _warm(self, taken: list[Record]) -> list[Record]:
         """Read again what was put aside without its data."""
@@ -861,10 +865,13 @@ class Subscription:
             gap = record[DATA]
             positions = positions_of([record])
             told = record[KEY] and (self.ordered or isinstance(gap, Gap))
-            if told and (lost := [position for position in positions if position in missing]):
+            if told and missing:
+                for is_lost, run in groupby(positions, missing.__contains__):  # what is left in between is told there
+                    if is_lost:
+                        lost = list(run)
+                        ledger.lost[lost[0]] = Lost.part_of(record, lost, all_of_it=len(lost) == len(positions))
+                        unacked.append(lost[0])
                 positions = [position for position in positions if position not in missing]
-                ledger.lost[lost[0]] = Lost.part_of(record, lost, all_of_it=not positions)
-                unacked.append(lost[0])
             if isinstance(gap, Gap) and gap.reason != "expired":  # that one can be found again
                 ledger.gaps.update(dict.fromkeys(positions, gap.reason))
             unacked += positions
@@ -875,6 +882,7 @@ class Subscription:
         ledger.holds = dict(self._holds.keys)
         ledger.waits = {record[POSITION]: Wait(record[KEY], due_us) for due_us, record in self._holds.delayed()}
         ledger.gaps.update(self._unread.gaps())
+        ledger.lost.update(self._unread.lost)
         return ledger
 
     def restore(self, ledger: Ledger) -> None:
@@ -882,7 +890,7 @@ class Subscription:
         self.detached, self.on_request = ledger.detached, ledger.on_request
         if self.detached:
             return
-        self._unread.restore(ledger)
+        self._unread.restore(ledger, self._vanished(ledger))
         self._note_failures(ledger.failures)
         # Who waits must be known at once, and so must be what lies before it; and where limits are to be
         # kept, all that there is.
@@ -893,8 +901,7 @@ class Subscription:
             read = self._unread.read_on()
             records += read
             size += sum(map(_size, read))
-        lost = {**self._vanished(ledger), **ledger.lost}
-        self._take_in(records, [hole.record(position) for position, hole in lost.items()])
+        self._take_in(records)
         self._plain = self._is_plain()
 
     def _vanished(self, ledger: Ledger) -> dict[int, Lost]:

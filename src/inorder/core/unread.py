@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from inorder.core.failures import gap_for
-from inorder.core.ledger import Ledger
+from inorder.core.ledger import Ledger, Lost
 from inorder.core.log import Log
 from inorder.core.ranges import Ranges
 from inorder.message import POSITION, Record
@@ -14,14 +14,16 @@ from inorder.message import POSITION, Record
 class Unread:
     """All that is visible from a cursor on and is not done. Not thread-safe."""
 
-    __slots__ = ("_cursor", "_known", "_log", "any", "done", "matches", "straight")
+    __slots__ = ("_cursor", "_gaps", "_log", "any", "done", "lost", "matches", "straight", "until_us")
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._cursor = log.next_position  # see `cursor`; not kept up to date while all goes straight
         self.any = False  # whether the log has more that was not taken in, because enough waits in memory
         self.done = Ranges()  # what need not be read of that
-        self._known: Ledger | None = None  # what else is known of it
+        self._gaps: dict[int, str] = {}  # those that are there and will not come, and why
+        self.lost: dict[int, Lost] = {}  # holes among it
+        self.until_us: Mapping[int, int | None] = {}  # those that wait, and until when; None: for good
         self.matches: Callable[[Record], bool] | None = None  # which of it are for this subscription; None: all
         self.straight = False  # whether what becomes visible is taken in at once, as nearly always
 
@@ -42,7 +44,8 @@ class Unread:
     def clear(self) -> None:
         """Nothing is known any more, and nothing left: whoever starts over says where."""
         self.any = False
-        self.done, self._known = Ranges(), None
+        self.done = Ranges()
+        self._gaps, self.lost, self.until_us = {}, {}, {}
 
     # -- what becomes visible ----------------------------------------------------------------------
 
@@ -61,10 +64,17 @@ class Unread:
         self._cursor, self.any = self.cursor, True
         self.straight = False
 
+    def miss(self, position: int, reason: str | None) -> None:
+        """This one, which stays in the log, will not come; with a reason that is told in its place."""
+        if reason is None:
+            self.done = self.done.union([(position, position + 1)])
+        else:
+            self._gaps[position] = reason
+
     # -- what waits there --------------------------------------------------------------------------
 
     def read_on(self) -> list[Record]:
-        """The next of it, which are taken in: messages, and gaps in the places of those that are known to be lost."""
+        """The next of it, which are taken in: messages, and gaps in the places of those that will not come."""
         end = self._log.visible
         records = self._log.history.read(self.done.end_at(self.cursor), end)
         self.move_to(records[-1][POSITION] + 1 if records else end)
@@ -72,18 +82,17 @@ class Unread:
             records = [record for record in records if record[POSITION] not in self.done]
         if self.matches is not None:
             records = list(filter(self.matches, records))
-        if self._known is not None and (reasons := self._known.gaps):
+        if reasons := self._gaps:
             records = [gap_for(r, reasons[r[POSITION]]) if r[POSITION] in reasons else r for r in records]
         return records
 
-    def until_us(self) -> Mapping[int, int | None]:
-        """Those that wait, as far as is known, and until when; None: for good."""
-        return {} if self._known is None else self._known.until_us()
+    def passed_holes(self) -> list[Record]:
+        """The holes that reading has passed: they are told from now on, and are not part of this any more."""
+        return [self.lost.pop(position).record(position) for position in [*self.lost] if position < self.cursor]
 
     def gaps(self) -> dict[int, str]:
-        """Those that are known to be lost, and why."""
-        known = {} if self._known is None else self._known.gaps
-        return {position: reason for position, reason in known.items() if position >= self.cursor}
+        """Those that are there and will not come, and why."""
+        return {position: reason for position, reason in self._gaps.items() if position >= self.cursor}
 
     def first(self) -> int | None:
         """The first of it."""
@@ -105,8 +114,8 @@ class Unread:
 
     # -- what survives -----------------------------------------------------------------------------
 
-    def restore(self, ledger: Ledger) -> None:
-        """Stand where the books say: before the first that is not done."""
+    def restore(self, ledger: Ledger, vanished: Mapping[int, Lost]) -> None:
+        """Stand where the books say: before the first that is not done. Of what has vanished they may not know."""
         self.done = ledger.sorted_done()
-        self._known = ledger if ledger.gaps or ledger.holds or ledger.waits else None
+        self._gaps, self.lost, self.until_us = dict(ledger.gaps), {**vanished, **ledger.lost}, ledger.until_us()
         self.move_to(self.done.end_at(0))

@@ -81,7 +81,7 @@ class Results(Generic[Out]):
             run.raise_what_ended_it()
         finally:
             run.stop()
-            if loop_thread is not None:
+            if loop_thread is not None and not run.is_the_parents:
                 loop_thread.finish(run.gone())
 
     def __aiter__(self) -> AsyncIterator[Out]:

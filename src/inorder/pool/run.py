@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from inorder.clock import MICROSECONDS, Timer
-from inorder.errors import InorderError
+from inorder.errors import FailedPrecondition, InorderError
 from inorder.pending import Pending
 from inorder.pool.calls import Calls
 from inorder.pool.crew import Crew
@@ -65,6 +67,8 @@ class Run:
         self.source_error: BaseException | None = None
         self._stopped = False
         self._left: dict[int, Any] = {}  # what was inside then
+        self.is_the_parents = False  # of a process that has forked: nothing of it runs in this one
+        _all.add(self)
         self._workers_gone = False  # although nobody stopped them
         self.ended_all: Pending[None] = Pending()  # every worker has ended
         self._fixed_workers = options.max_workers  # which options work out whenever they are asked
@@ -449,6 +453,8 @@ class Run:
 
     def raise_what_ended_it(self) -> None:
         """All is read: if the source ended with an error, it is raised now, in its place."""
+        if self.is_the_parents:
+            raise FailedPrecondition("a pass does not survive a fork: its workers are the parent's; call map again")
         if self._stopped:
             return
         if self.source_error is not None:
@@ -494,6 +500,12 @@ class Run:
             self._bell.ring()
         return list(self._left.values())
 
+    def _leave_to_parent(self) -> None:
+        self._lock = threading.RLock()  # a thread that is not here may hold the other one
+        self._stopped = self.is_the_parents = True
+        self._left = dict(self._window.inside)
+        self.ready.clear()
+
     def metrics(self) -> PoolMetrics:
         with self._lock:
             window, now_us = self._window, self._clock.now_us()
@@ -523,6 +535,18 @@ class Run:
             self._options.on_metrics(self.metrics())
         except Exception:
             _log.exception("the metrics callback of a pool failed")
+
+
+_all: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for run in _all:
+        run._leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _is_a_failure(error: BaseException) -> bool:

@@ -170,3 +170,17 @@ def test_closing_tells_that_the_journal_could_not_keep_the_last_of_it(
     pubsub.topic("orders").publish_message(b"1").result()
     with pytest.raises(JournalFailed):
         pubsub.close().result(60)
+
+
+def test_a_forked_process_closes_the_handle_of_its_parent_at_once() -> None:
+    with PubSub("memory:") as pubsub:
+        subscription = pubsub.topic("orders").create().result().subscription("billing").create().result()
+        subscription.on("message", lambda message: message.ack()).open()
+        child = os.fork()
+        if not child:
+            try:
+                subscription.close().result(timeout=5)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
