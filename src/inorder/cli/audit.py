@@ -103,7 +103,7 @@ def _audit(given: argparse.Namespace) -> int:
     if given.topic is not None:
         options["topic"] = given.topic
     quiet = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
-    with session("the audit", pairs("--conf", given.conf), quiet=quiet) as spark:
+    with session("the audit", pairs("--conf", given.conf), quiet=quiet, log_level="off") as spark:
         audited = _audited(spark, given, options)
     if given.html is not None:
         given.html.write_text(audited.as_html(), encoding="utf-8")

@@ -13,6 +13,7 @@ from inorder.cli.colours import Paint
 from inorder.cli.commands import parser
 from inorder.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED
 from inorder.cli.hints import hint
+from inorder.cli.showing import CLOSED
 from inorder.errors import InorderError
 
 _STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # by their numbers
@@ -51,6 +52,7 @@ def _hold_streams() -> None:
     for number, (name, mode) in enumerate(_STREAMS):
         stream = getattr(sys, name)
         if stream is None:
+            CLOSED.add(name)
             nowhere = os.open(os.devnull, os.O_RDWR)
             if nowhere != number:
                 os.dup2(nowhere, number)

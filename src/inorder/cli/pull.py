@@ -7,11 +7,11 @@ import sys
 from typing import Final
 
 from inorder.cli.exits import DONE
-from inorder.cli.showing import GAP_FIELDS, MESSAGE_FIELDS, Messages
+from inorder.cli.showing import CLOSED, GAP_FIELDS, MESSAGE_FIELDS, Messages
 from inorder.cli.targets import add_target, connected
 from inorder.cli.verbs import Verbs, add_verb
 from inorder.client.subscription import Subscription
-from inorder.errors import InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.pending import Pending
 
 _AT_ONCE: Final = 1_000
@@ -41,6 +41,8 @@ def add_to(nouns: Verbs) -> None:
 def _pull(given: argparse.Namespace) -> int:
     if given.max < 1:
         raise InvalidArgument(f"--max: at least 1, not {given.max}")
+    if given.ack and "stdout" in CLOSED:
+        raise FailedPrecondition("--ack: standard output is closed, so nobody would ever see the messages")
     messages = Messages(as_json=given.json)
     with connected(given) as pubsub:
         subscription = pubsub.subscription(given.subscription).on("gap", messages.gap)

@@ -15,6 +15,8 @@ from inorder.cli.wording import moment, table, timestamp
 from inorder.clock import MICROSECONDS
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, STORED_US, Gap, Message, Record
 
+CLOSED: Final[set[str]] = set()  # the standard streams that were closed when the program began: nobody reads them
+
 MESSAGE_FIELDS: Final[Mapping[str, str]] = {
     "position": "its place in the topic",
     "id": "of the message",

@@ -60,13 +60,17 @@ class Incoming:
         """Write a part, durably; returns its name, for `commit`. Nobody sees it until then."""
         folder = self._of(writer, create=True)
         name = f"{epoch:020d}-{uuid4().hex}.part"
-        with open(folder / name, "xb") as file:
-            at = 0
-            for columns in batches:
-                body = columns_entry(columns)
-                at += file.write(frame_header(at, 0, body)) + file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(folder / name, "xb") as file:
+                at = 0
+                for columns in batches:
+                    body = columns_entry(columns)
+                    at += file.write(frame_header(at, 0, body)) + file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:  # nobody knows its name
+            (folder / name).unlink(missing_ok=True)
+            raise
         Folder(folder, create=False).sync()
         return name
 

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 
+from inorder.clock import MICROSECONDS
 from inorder.errors import InvalidArgument
 from inorder.spark.reasons import reason
 
@@ -236,6 +237,12 @@ def _sequence(log: DataFrame, name: str) -> Column:
     return F.when(number >= 0, number)
 
 
+def _wall_us(column: Column) -> Column:
+    """Microseconds by a clock on the wall, whatever the time zone of the session, which may turn its clocks back."""
+    of_day = (F.hour(column) * 60 + F.minute(column)) * 60 + F.date_part(F.lit("SECOND"), column)
+    return F.unix_date(column.cast("date")) * F.lit(86_400 * MICROSECONDS) + (of_day * MICROSECONDS).cast("long")
+
+
 def _time_us(log: DataFrame, role: str, name: str) -> Column:
     column = _column(log, role, name)
     kind = _type(log, column)
@@ -244,7 +251,7 @@ def _time_us(log: DataFrame, role: str, name: str) -> Column:
     if isinstance(kind, T.TimestampType):
         return F.unix_micros(column)
     if isinstance(kind, T.TimestampNTZType):
-        return F.unix_micros(F.convert_timezone(None, F.lit("UTC"), column).cast("timestamp"))
+        return _wall_us(column)
     if isinstance(kind, T.NumericType):
         raise InvalidArgument(
             f"{role}: {name!r} is a number, and its unit is unknown; say it by an expression, as in "

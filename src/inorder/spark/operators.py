@@ -20,11 +20,10 @@ from inorder.patterns.versioning import VersionGate, VersionMode
 from inorder.spark.durations import Duration, seconds
 from inorder.spark.kernels import Names, Sequencing
 from inorder.spark.operations import Operation
-from inorder.spark.outcomes import FATE, GAP, InvalidRows
+from inorder.spark.outcomes import FATE, GAP, RESERVED, InvalidRows
 from inorder.spark.steps import Deduplicating
 from inorder.spark.streams import OrderedStream, check_buckets
 from inorder.spark.tables import in_table
-from inorder.spark.tasks import BUCKET
 
 WhenFull = Literal["error", "gap"]
 
@@ -191,9 +190,9 @@ def _check_columns(rows: DataFrame, names: Names, number: str) -> None:
     types = {field.name: field.dataType for field in rows.schema.fields}
     if len(types) < len(rows.columns):
         raise InvalidArgument(f"the rows have two columns of one name: {', '.join(rows.columns)}")
-    for reserved in (FATE, GAP, BUCKET):
-        if reserved in types:
-            raise InvalidArgument(f"the rows have a column {reserved!r} already; rename it, or drop it")
+    for taken in types:  # Spark does not tell names apart by case, unless it is told to
+        if taken.lower() in (FATE, GAP) or taken.lower().startswith(RESERVED):
+            raise InvalidArgument(f"the rows have a column {taken!r} already; rename it, or drop it")
     for role, name, kinds, wanted in (
         ("key", names.key, (StringType, *_WHOLE), "text or whole numbers"),
         ("id", names.number, (StringType, *_WHOLE), "text or whole numbers")

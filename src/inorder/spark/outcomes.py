@@ -13,6 +13,7 @@ from inorder.spark.kernels import FATES, Names, Settled
 
 FATE: Final = "_fate"
 GAP: Final = "_gap"
+RESERVED: Final = "_inorder_"  # with which the names of columns of ours begin
 
 InvalidRows = Literal["error", "quarantine", "drop"]
 

@@ -9,13 +9,17 @@ _TRACEBACK = "Traceback (most recent call last)"
 _RAISED = re.compile(r"(?P<kind>[A-Za-z_][\w.]*): (?P<what>.+)")
 _FROM_QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ", re.DOTALL)
 _CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+_READING = "[FAILED_READ_FILE"
 _OURS = "inorder.errors."
 
 
 def reason(error: BaseException) -> str:
     """The reason of a failure of Spark, or of anything else."""
     java: Any = getattr(error, "java_exception", None)
-    return reason_in(str((java.getMessage() or java.toString()) if java is not None else error))
+    found = reason_in(str((java.getMessage() or java.toString()) if java is not None else error))
+    if found.startswith(_READING) and java is not None and (cause := java.getCause()) is not None:
+        found += f" {reason_in(str(cause.getMessage() or cause.toString()))}"  # it says which file, and not why
+    return found
 
 
 def reason_in(text: str) -> str:

@@ -19,7 +19,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from inorder.errors import FailedPrecondition, InvalidArgument
-from inorder.options import check_name
+from inorder.journal.incoming import check_writer
+from inorder.options import check_name, check_whole
 from inorder.spark.staging import open_staging
 from inorder.spark.topics import check_url
 
@@ -53,8 +54,12 @@ class SinkOptions:
                 raise InvalidArgument(f"option {name!r} is missing")
         check_url(options["url"])
         epoch = options.get("epoch")
-        if epoch is not None and not epoch.isdecimal():
-            raise InvalidArgument(f"epoch: the number of a batch, not {epoch!r}")
+        if epoch is not None:
+            if not epoch.isdecimal():
+                raise InvalidArgument(f"epoch: the number of a batch, not {epoch!r}")
+            check_whole("epoch", int(epoch), at_least=0)
+        if options.get("writer") is not None:
+            check_writer(options["writer"])
         return cls(
             url=options["url"],
             topic=check_name("topic", options["topic"]),

@@ -33,12 +33,13 @@ from pyspark.sql.types import StructType
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import DataLoss, FailedPrecondition, InvalidArgument
-from inorder.options import SLOTS, check_whole
+from inorder.options import SLOTS, check_number, check_whole
 from inorder.spark.bounds import Bounds
 from inorder.spark.sink import SinkOptions, StreamSink, TableSink
 from inorder.spark.topics import TopicReader, check_url, open_topic, read
 
 DEFAULT_PARTITIONS = 2
+MAX_TICK_SECONDS = 365 * 86_400
 ROWS_PER_PARTITION = 100_000  # below that, another task costs more than it saves
 
 SPARK_SCHEMA = (
@@ -97,8 +98,8 @@ class SourceOptions:
         if by not in ("position", "key"):
             raise InvalidArgument(f"partitionBy: 'position' or 'key', not {by!r}")
         tick = _number(options, "tickSeconds", float)
-        if tick is not None and not tick > 0:
-            raise InvalidArgument(f"tickSeconds: above 0, not {tick:g}")
+        if tick is not None:
+            check_number("tickSeconds", tick, above=0, up_to=MAX_TICK_SECONDS)
         return cls(
             url=options["url"],
             topic=options["topic"],
@@ -110,7 +111,7 @@ class SourceOptions:
             partitions=_whole(options, "partitions", 1) or DEFAULT_PARTITIONS,
             by_key=by == "key",
             fail_on_data_loss=_flag(options, "failOnDataLoss", True),
-            tick_us=None if tick is None else round(tick * MICROSECONDS),
+            tick_us=None if tick is None else max(1, round(tick * MICROSECONDS)),
         )
 
 
@@ -192,7 +193,10 @@ class TableReader(_Reading, DataSourceReader):
         topic = open_topic(self._options.url, self._options.topic)
         bounds = topic.bounds()
         end = bounds.end if self._options.ending_position is None else min(self._options.ending_position, bounds.end)
-        return self._parts(topic, self._start(topic, bounds), end)
+        first = self._start(topic, bounds)
+        if not self._options.fail_on_data_loss:
+            first = max(first, bounds.begin)
+        return self._parts(topic, first, end)
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -231,14 +235,15 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         bounds = self._bounds(topic, start)
         end = bounds.end if self._last_end is None else self._last_end
         first = self._first(start["position"], bounds)
+        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if isinstance(limit, ReadMaxRows):
-            end = min(end, first + limit.max_rows)
-        elif isinstance(limit, ReadMaxBytes):
-            end = min(end, topic.position_after(first, limit.max_bytes))
+            end, max_bytes = min(end, first + limit.max_rows), self._options.max_bytes  # Spark asks for one limit alone
+        if max_bytes is not None:
+            end = min(end, topic.position_after(first, max_bytes))
         tick = start["tick"]
         if self._options.tick_us is not None and self._last_end is None:
             tick = time.time_ns() // 1000 // self._options.tick_us
-        return {"topic": bounds.serial, "position": max(end, start["position"]), "tick": tick}
+        return {"topic": bounds.serial, "position": max(end, first), "tick": tick}
 
     def reportLatestOffset(self) -> dict[str, int]:
         bounds = self._topic().bounds()
@@ -246,9 +251,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         topic = self._topic()
-        first = self._first(start["position"], self._bounds(topic, start))
+        bounds = self._bounds(topic, start)
+        first = self._first(start["position"], bounds)
         if end["position"] <= first:
             return []
+        self._first(end["position"], bounds)  # a batch that was planned before, and may have been read
         return self._parts(topic, first, end["position"])
 
     def _bounds(self, topic: TopicReader, start: Mapping[str, int]) -> Bounds:
@@ -261,6 +268,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return bounds
 
     def _first(self, position: int, bounds: Bounds) -> int:
+        if position > bounds.end and position != self._options.starting_position:
+            if self._options.fail_on_data_loss:
+                raise DataLoss(
+                    f"topic {self._options.topic!r} ends before position {bounds.end}, and the query has read up to "
+                    f"{position}: it was set back, by a repair or from a copy, so what comes next would be taken for "
+                    "read; start with a new checkpoint, or option failOnDataLoss=false goes on at its end"
+                )
+            return bounds.end
         if position >= bounds.begin:
             return position
         if self._options.fail_on_data_loss:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from inorder.journal.columns import checked
 from inorder.journal.incoming import Incoming
+from inorder.journal.reading import existing_journal
 from inorder.spark.topics import folder_of, wire
 from inorder.transport.address import is_address, parse
 
@@ -34,7 +35,7 @@ class FolderStaging:
     """For a topic of a durable broker, by its folder."""
 
     def __init__(self, folder: str, topic: str) -> None:
-        self._incoming = Incoming(folder)
+        self._incoming = Incoming(existing_journal(folder).path)
         self._topic = topic
 
     def stage(self, writer: str, epoch: int, rows: Iterator[pa.RecordBatch]) -> Sequence[str]:

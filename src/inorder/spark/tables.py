@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
 
 from inorder.errors import InvalidArgument
 from inorder.options import MAX_ORDERING_KEY_BYTES, MAX_WHOLE
@@ -42,7 +42,9 @@ class _Windows:
         self.invalid = invalid
         self.key = column(names.key).cast("string")
         self.number = column(names.number).cast("long")
-        self.line = Window.partitionBy(column(names.key)).orderBy(*self._order())
+        # By its text alone: where a column has a collation, texts that differ may be equal, and are two keys.
+        is_text = isinstance(rows.schema[names.key].dataType, StringType)
+        self.line = Window.partitionBy(self.key if is_text else column(names.key)).orderBy(*self._order())
         size = F.octet_length(self.key)
         self.good = F.coalesce(
             (size > 0) & (size <= MAX_ORDERING_KEY_BYTES) & (self.number >= 0) & (self.number < MAX_WHOLE), F.lit(False)

@@ -92,8 +92,11 @@ def check_url(url: str) -> None:
 
 
 def folder_of(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("", "file"):
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:  # as a host it would be none
+        scheme = "?"
+    if scheme not in ("", "file"):
         raise InvalidArgument(f"url: 'file:' and a folder, a path, or grpc://host:port, not {url!r}")
     folder = url.removeprefix("file:").partition("?")[0]
     return folder.removeprefix("//") if folder.startswith("///") else folder

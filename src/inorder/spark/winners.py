@@ -7,6 +7,7 @@ and copies rows several times; so it goes through a kernel of ours, which has wh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Final
@@ -41,13 +42,12 @@ from inorder.patterns.last_write_wins import Stamps
 from inorder.spark.durations import Duration, seconds
 from inorder.spark.kernels import Names
 from inorder.spark.operations import Operation
-from inorder.spark.outcomes import InvalidRows
+from inorder.spark.outcomes import RESERVED, InvalidRows
 from inorder.spark.streams import OrderedStream, check_buckets
 from inorder.spark.tables import column
 from inorder.spark.winning import Winners
 
 DELETED: Final = "_deleted"
-RESERVED: Final = "_inorder_"  # with which the names of columns of ours begin
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _ROW = "_inorder_row"
@@ -81,8 +81,9 @@ def latest(
     """
     given = {"key": key, "time": time, "value": value, "producer": producer}
     types = _checked(rows, given, key, time)
-    if DELETED in types:
-        raise InvalidArgument(_taken(DELETED))
+    for taken in types:
+        if taken.lower() == DELETED:
+            raise InvalidArgument(_taken(taken))
     check_choice("stamps", stamps, Stamps)
     check_choice("invalid", invalid, InvalidRows)
     check_buckets(buckets)
@@ -198,9 +199,19 @@ def checksum(value: Column, kind: DataType) -> Column:
     elif isinstance(kind, (*_WHOLE, BooleanType)):
         content = value.cast("string").cast("binary")
     else:
-        json = F.to_json(F.struct(value.alias("v")))  # {"v":…}
-        content = F.when(value.isNotNull(), json.substr(F.lit(6), F.length(json) - 6)).cast("binary")
+        written = F.to_json(F.struct(value.alias("v")))  # {"v":…}
+        content = F.when(value.isNotNull(), written.substr(F.lit(6), F.length(written) - 6)).cast("binary")
+        if isinstance(kind, StringType):  # Spark writes \u001F, and others \u001f
+            content = F.when(F.contains(written, F.lit("\\u00")), _as_json(value).cast("binary")).otherwise(content)
     return F.crc32(content)
+
+
+def _as_json(text: Column) -> Column:
+    """As the pure patterns write it; slow."""
+    escaped = text.cast("string")
+    for character in ("\\", '"', *map(chr, range(32))):
+        escaped = F.replace(escaped, F.lit(character), F.lit(json.dumps(character)[1:-1]))
+    return F.concat(F.lit('"'), escaped, F.lit('"'))
 
 
 def _greatest(
@@ -275,7 +286,7 @@ def _checked(rows: DataFrame, columns: Mapping[str, str | None], key: str | None
     if len(types) < len(rows.columns):
         raise InvalidArgument(f"the rows have two columns of one name: {', '.join(rows.columns)}")
     for taken in types:
-        if taken.startswith(RESERVED):
+        if taken.lower().startswith(RESERVED):
             raise InvalidArgument(_taken(taken))
     for role, name in columns.items():
         if name is not None and name not in types:

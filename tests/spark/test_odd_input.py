@@ -1,0 +1,202 @@
+"""Odd columns, lines, options, zones and folders: each gives the right result, or an error that says what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType
+
+from inorder import Message
+from inorder.broker import MessageQueue
+from inorder.errors import DataLoss, InvalidArgument, NotRetained
+from inorder.journal.incoming import INCOMING
+from inorder.journal.reading import JournalReader
+from inorder.patterns.encoding import digest
+from inorder.spark import Audit, audit, latest, resequence
+from inorder.spark.logs import open_log
+from inorder.spark.sink import SinkOptions
+from inorder.spark.source import Part, SourceOptions, StreamReader, TableReader
+from inorder.spark.winners import checksum
+
+
+def broker(folder: Path, *texts: str) -> None:
+    """Without texts it is made, and with them they are published."""
+    with closing(MessageQueue.open(folder)) as queue:
+        if not texts:
+            queue.register_topic("t", {"message_retention_duration": 86_400})
+        else:
+            queue.publish("t", [Message(text.encode(), ordering_key="k") for text in texts])
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata", "Pacific/Apia"])
+def test_times_without_a_zone_are_in_the_order_in_which_they_are_written(spark: SparkSession, zone: str) -> None:
+    times = ["2026-03-07 21:30:00", "2026-03-07 22:10:00", "2026-03-08 01:59:00", "2026-03-08 02:30:00.000001"]
+    times += ["2026-03-08 03:00:00", "2026-11-01 00:59:59", "2026-11-01 01:30:00"]
+    values = ", ".join(f"({place}, 'a', timestamp_ntz'{time}')" for place, time in enumerate(times))
+    log = spark.sql(f"SELECT * FROM VALUES {values} AS log (place, k, at)")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        assert str(audit(log, key="k", time="at", position="place")) == f"in order: {len(times)} events of 1 key"
+        found = audit(log, key="k", time="at", position="-place").findings
+        assert found.reordered == len(times) - 1
+        [first] = [one for one in found.violations if one.position == "-3"]
+        assert (first.value, first.time_us) == (1_772_937_000_000_001, 20_559_599_999_999)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+@pytest.mark.parametrize("name", ["_inorder_same", "_inorder_first", "_inorder_rank", "_inorder_is_gap", "_FATE"])
+def test_columns_of_ours_are_not_written_over_those_of_the_rows(spark: SparkSession, name: str) -> None:
+    rows = spark.sql(f"SELECT 'a' AS k, 1 AS n, 'mine' AS `{name}`")
+    with pytest.raises(InvalidArgument, match=f"the rows have a column '{name}' already"):
+        resequence(rows, key="k", sequence="n", gap_timeout=1)
+
+
+def test_a_deletion_is_not_written_over_a_column_of_the_rows(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT 'a' AS k, 1 AS n, 'mine' AS `_Deleted`")
+    with pytest.raises(InvalidArgument, match="the rows have a column '_Deleted' already"):
+        latest(rows, key="k", time="n", value="_Deleted")
+
+
+def test_keys_that_a_collation_takes_for_one_are_two_in_a_table_as_in_a_stream(spark: SparkSession) -> None:
+    rows = spark.sql(
+        "SELECT collate(k, 'UTF8_LCASE') AS k, n FROM VALUES ('a', 1), ('A', 1), ('a', 2), ('A', 2) t(k, n)"
+    )
+    found = resequence(rows, key="k", sequence="n", keep_dropped=True).collect()
+    assert sorted((row["k"], row["n"], row["_fate"]) for row in found) == [
+        (key, number, "released") for key in "Aa" for number in (1, 2)
+    ]
+
+
+def test_a_topic_that_was_set_back_is_not_read_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    broker(folder)
+    broker(folder, "a", "b")
+    shutil.copytree(folder, copy)
+    broker(folder, "c", "d")
+
+    def reader(**options: str) -> StreamReader:
+        return StreamReader(SourceOptions.of({"url": str(folder), "topic": "t", **options}))
+
+    begin = reader().initialOffset()
+    read = reader().latestOffset(begin, ReadAllAvailable())
+    assert read["position"] == 4
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    with pytest.raises(DataLoss, match="ends before position 2, and the query has read up to 4"):
+        reader().latestOffset(read, ReadAllAvailable())
+    with pytest.raises(DataLoss, match="ends before position 2, and the query has read up to 4"):
+        reader().partitions(begin, read)  # a batch that is run again
+    goes_on = reader(failOnDataLoss="false").latestOffset(read, ReadAllAvailable())
+    assert goes_on["position"] == 2
+    assert reader(failOnDataLoss="false").partitions(read, goes_on) == []
+    ahead = reader(startingPosition="9").initialOffset()  # to wait for a position that is still to come is no loss
+    assert reader(startingPosition="9").latestOffset(ahead, ReadAllAvailable())["position"] == 9
+
+
+def test_a_table_too_goes_on_behind_what_is_no_longer_retained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker(tmp_path)
+    for text in "abcd":
+        broker(tmp_path, text)
+    # Whole segments are dropped, which are large: so we say that it has happened.
+    monkeypatch.setattr(JournalReader, "begin", lambda self, topic: 2)
+    options = {"url": str(tmp_path), "topic": "t", "startingPosition": "0"}
+    with pytest.raises(NotRetained):
+        TableReader(SourceOptions.of(options)).partitions()
+    [part] = TableReader(SourceOptions.of({**options, "failOnDataLoss": "false"})).partitions()
+    assert isinstance(part, Part)
+    assert part.slice[1:3] == (2, 4)
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "-1", "1e300"])
+def test_a_tick_is_some_time(seconds: str) -> None:
+    with pytest.raises(InvalidArgument, match="tickSeconds: above 0, up to 31536000, not "):
+        SourceOptions.of({"url": "x", "topic": "t", "tickSeconds": seconds})
+
+
+def test_a_tick_may_be_as_short_as_one_likes(tmp_path: Path) -> None:
+    broker(tmp_path)
+    reader = StreamReader(SourceOptions.of({"url": str(tmp_path), "topic": "t", "tickSeconds": "1e-9"}))
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["tick"] > 0
+
+
+def test_both_limits_of_a_batch_hold(tmp_path: Path) -> None:
+    broker(tmp_path)
+    for _ in range(3):
+        broker(tmp_path, *("x" * 100_000 for _ in range(20)))
+    options = {"url": str(tmp_path), "topic": "t", "maxRowsPerTrigger": "1000", "maxBytesPerTrigger": "1"}
+    reader = StreamReader(SourceOptions.of(options))
+    assert reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())["position"] < 60
+
+
+def test_an_address_that_is_none_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="url: 'file:' and a folder, a path, or grpc://host:port, not "):
+        SourceOptions.of({"url": "file://[x", "topic": "t"})
+
+
+def test_an_epoch_that_nobody_would_ever_publish_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="epoch: a whole number of at least 0, up to 9223372036854775807"):
+        SinkOptions.of({"url": "x", "topic": "t", "writer": "w", "epoch": "9" * 26})
+
+
+def save(spark: SparkSession, folder: Path, columns: str, **options: Any) -> None:
+    rows = spark.sql(f"SELECT {columns}")
+    rows.write.format("inorder").options(url=str(folder), topic="t", **options).mode("append").save()
+
+
+def test_rows_are_not_written_where_no_broker_is(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="there is no folder"):
+        save(spark, tmp_path / "typo", "'x' AS data")
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_task_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    broker(tmp_path)
+    with pytest.raises(PySparkException, match="cannot be empty"):
+        save(spark, tmp_path, "'x' AS data, '' AS ordering_key")
+    assert not [*(tmp_path / INCOMING).glob("*/*.part")]
+
+
+def audited(spark: SparkSession, file: Path, **options: str) -> Audit:
+    log = open_log(spark, str(file), None, options)
+    return audit(log.rows, key="k", sequence="n", position=log.position)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cut.jsonl", '{"k":"a","n":1}\n\n{"k":"a","n":2}\n{"k":"a","n":1'),
+        ("pretty.json", '[\n{"k":"a",\n"n":1},\n{"k":"a","n":3}\n]'),
+        ("short.csv", "n,k\n1,a\n2,a\n1\n"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_not_in_order(spark: SparkSession, tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises((PySparkException, Py4JJavaError), match=r"(?i)malformed"):
+        audited(spark, tmp_path / name)
+    assert audited(spark, tmp_path / name, mode="PERMISSIVE").findings.unkeyed
+
+
+def test_blank_lines_and_several_lines_of_a_value_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    for name, text, options in (
+        ("blank.jsonl", '{"k":"a","n":1}\n\n{"k":"a","n":2}\n', {}),
+        ("blank.csv", "k,n,v\na,1,x\n\na,2,y\n", {}),
+        ("lines.csv", 'k,n,v\na,1,x\na,2,"y\nz"\n', {"multiLine": "true"}),
+    ):
+        (tmp_path / name).write_text(text)
+        assert str(audited(spark, tmp_path / name, **options)) == "in order: 2 events of 1 key"
+
+
+def test_the_checksum_of_any_text_is_that_of_the_pure_patterns(spark: SparkSession) -> None:
+    texts = [*map(chr, range(256)), 'x\x1f\\u001F"\n\x0b', "\\u001F", "ü🙈\u2028\x1a"]
+    rows = spark.createDataFrame([(text,) for text in texts], "v string").select(checksum(F.col("v"), StringType()))
+    assert [row[0] for row in rows.collect()] == [int(digest(text)[:8], 16) for text in texts]
