@@ -47,6 +47,25 @@ class Broker:
         for text in texts:
             self.queue.publish("orders", [Message(text.encode().ljust(100), ordering_key=key)])
 
+    def keep_this_part(self) -> None:
+        """The journal does not drop the part that it is at: another topic needs it."""
+        self.queue.register_topic("others")
+        self.queue.register_subscription("keeps", "others")
+        self.queue.publish("others", [Message(b"keeps its part")])
+
+    def taken(self) -> tuple[list[Gap], list[bytes]]:
+        """The gaps that are told, and the data of the messages, one by one, which are acked."""
+        gaps: list[Gap] = []
+        others: list[bytes] = []
+        while messages := self.queue.take("billing", 1):
+            data: Any = messages[0].data
+            if isinstance(data, Gap):
+                gaps.append(data)
+            else:
+                others.append(data.strip())
+            self.queue.ack(messages)
+        return gaps, others
+
     def parts(self) -> int:
         assert self.queue._journal is not None
         return len(self.queue._journal.store.parts())
@@ -263,73 +282,37 @@ def test_a_gap_of_what_was_dropped_waits_for_what_lies_before_it(
 ) -> None:
     """A part of the journal is dropped, and one before it is kept for another topic: see `Lost`."""
     monkeypatch.setattr(core, "READ_AHEAD", 1)
-    clock = ManualClock()
-
-    def opened() -> MessageQueue:
-        return MessageQueue(clock, Journal(kind(Folder(tmp_path), segment_bytes=1_000)))
-
-    queue = opened()
-    for topic in ("orders", "others"):
-        queue.register_topic(topic)
-    retention = {"message_ordering": True, "message_retention_duration": 100}
-    queue.register_subscription("billing", "orders", retention)
-    queue.register_subscription("keeps", "others")
-    queue.publish("others", [Message(b"keeps its part")])
-    for number in range(30):
-        queue.publish("orders", [Message(b"%d" % number + b" " * 100, ordering_key="k")])
-    clock.advance(101)
-    queue._save()
-    history = queue._state.subscriptions["billing"]._log.history
+    broker = Broker(tmp_path, kind)
+    broker.keep_this_part()
+    broker.publish(*map(str, range(30)))
+    broker.clock.advance(RETENTION_SECONDS + 1)
+    broker.queue._save()
+    history = broker.queue._state.subscriptions["billing"]._log.history
     assert history.read(0, 1)
-    missing = history.missing(30).count()
-    assert missing
+    assert history.missing(30).count()
     for _ in range(reopened):
-        queue.close()
-        queue = opened()
-        queue.publish("orders", [Message(b"later", ordering_key="k")])  # so that the books are saved once more
-    firsts: list[int] = []
-    told = 0
-    while messages := queue.take("billing", 1):
-        for message in messages:
-            if isinstance(message.data, Gap):
-                firsts.append(message.data.first_position)
-                told += message.data.count
-            else:
-                assert message.data == b"later"
-        queue.ack(messages)
-    assert told == 30
-    assert firsts == sorted(firsts)
-    queue.close()
+        broker.reopen()
+        broker.publish("later")  # so that the books are saved once more
+    gaps, others = broker.taken()
+    assert sum(gap.count for gap in gaps) == 30
+    assert all(before.first_position <= after.first_position for before, after in pairwise(gaps)), gaps
+    assert others == [b"later"] * reopened
+    broker.queue.close()
 
 
 @both
 def test_a_gap_of_what_was_dropped_leaves_out_what_was_not(tmp_path: Path, kind: Callable[..., Store]) -> None:
     """A part of the journal is kept for another topic, between two that are dropped."""
-    clock = ManualClock()
-
-    def opened() -> MessageQueue:
-        return MessageQueue(clock, Journal(kind(Folder(tmp_path), segment_bytes=1_000)))
-
-    queue = opened()
-    for topic in ("orders", "others"):
-        queue.register_topic(topic)
-    retention = {"message_ordering": True, "message_retention_duration": 100}
-    queue.register_subscription("billing", "orders", retention)
-    queue.register_subscription("keeps", "others")
-    for number in range(16):
-        queue.publish("orders", [Message(b"%d" % number + b" " * 100, ordering_key="k")])
-        if number == 8:
-            queue.publish("others", [Message(b"keeps its part")])
-    clock.advance(101)
-    queue._save()
-    queue.publish("orders", [Message(b"last", ordering_key="k")])
-    queue.close()
-    queue = opened()
-    gaps: list[Gap] = []
-    while messages := queue.take("billing", 1):
-        data: list[object] = [message.data for message in messages]
-        gaps += [gap for gap in data if isinstance(gap, Gap)]
-        queue.ack(messages)
+    broker = Broker(tmp_path, kind)
+    broker.publish(*map(str, range(9)))
+    broker.keep_this_part()
+    broker.publish(*map(str, range(9, 16)))
+    broker.clock.advance(RETENTION_SECONDS + 1)
+    broker.queue._save()
+    broker.publish("last")
+    broker.reopen()
+    gaps, others = broker.taken()
     assert sum(gap.count for gap in gaps) == 16
     assert all(before.last_position < after.first_position for before, after in pairwise(gaps)), gaps
-    queue.close()
+    assert others == [b"last"]
+    broker.queue.close()
