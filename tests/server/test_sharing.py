@@ -12,7 +12,7 @@ from inorder.testing import ManualClock
 
 from .clients import SUBSCRIPTION, TOPIC, Stream
 from .conftest import Serve
-from .test_streaming import outstanding, wait_until
+from .test_streaming import outstanding, wait_until, wait_until_no_more_goes_out
 from .test_subscriptions import ack_ids, data, publish, pulled, subscribed
 
 
@@ -144,9 +144,7 @@ def test_a_key_is_not_kept_for_ever_by_a_client_that_reads_nothing(serve: Serve,
     publisher = server.raw_publisher()
     for _ in range(6):  # more than the connection and the next response have room for
         publisher.publish(topic=TOPIC, messages=[{"data": b"x" * 1_000_000}] * 5)
-    before = -1
-    while before != (before := outstanding(server)):
-        time.sleep(0.3)
+    wait_until_no_more_goes_out(server)
     first.send(modify_deadline_ack_ids=held[:1], modify_deadline_seconds=[0])
     wait_until(lambda: server.broker.metrics(SUBSCRIPTION).counters.nacked == 1)
     if how == "half_close":

@@ -34,6 +34,13 @@ def outstanding(server: Running) -> int:
     return server.broker.metrics(SUBSCRIPTION).outstanding_messages
 
 
+def wait_until_no_more_goes_out(server: Running) -> None:
+    """A client does not read, and no signal tells when the connection has no more room."""
+    before = -1
+    while before != (before := outstanding(server)):
+        time.sleep(0.3)
+
+
 # -- request by request ----------------------------------------------------------------------------
 
 
@@ -400,9 +407,7 @@ def test_a_client_that_goes_while_it_is_written_to_is_not_logged(
     publisher = server.raw_publisher()
     for _ in range(6):  # more than the connection has room for, and nobody reads
         publisher.publish(topic=TOPIC, messages=[{"data": b"x" * 1_000_000}] * 3)
-    before = -1
-    while before != (before := outstanding(server)):
-        time.sleep(0.3)
+    wait_until_no_more_goes_out(server)
     with caplog.at_level(logging.WARNING):
         stream.cancel()
         wait_until(lambda: not [*server.server._desks.takers()])
