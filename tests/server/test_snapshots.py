@@ -97,6 +97,8 @@ def test_what_cannot_be_is_refused(server: Running) -> None:
     subscriber.create_snapshot(name=BEFORE, subscription=SUBSCRIPTION)
     with pytest.raises(exceptions.AlreadyExists, match=r"Snapshot already exists \(resource=before\)"):
         subscriber.create_snapshot(name=BEFORE, subscription=SUBSCRIPTION)
+    with pytest.raises(exceptions.AlreadyExists):  # the name is taken, whatever becomes of the subscription
+        subscriber.create_snapshot(name=BEFORE, subscription=OTHER)
     with pytest.raises(exceptions.NotFound, match=r"Subscription does not exist \(resource=other\)"):
         subscriber.create_snapshot(name="projects/shop/snapshots/b-2", subscription=OTHER)
     with pytest.raises(exceptions.InvalidArgument, match="Invalid resource name"):

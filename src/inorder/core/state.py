@@ -144,9 +144,9 @@ class State:
 
     def create_subscription(self, name: str, topic: str, options: SubscriptionOptions, now_us: int) -> Decision[None]:
         check_name("subscription", name)
-        log = self.topic(topic)
-        if name in self.subscriptions:
+        if name in self.subscriptions:  # told before a missing topic is, as Pub/Sub does: the name is taken anyway
             raise SubscriptionAlreadyExists(name)
+        log = self.topic(topic)
         _check_dead_letters(topic, options)
         # The subscription is built once on trial, so that a bad filter is refused before anything is stored.
         Subscription(name, self._serial, topic, "", "", log, options, now_us)
@@ -447,12 +447,12 @@ class State:
     def create_snapshot(self, name: str, subscription_name: str, annotations: str, now_us: int) -> Decision[None]:
         check_name("snapshot", name)
         check_annotations(annotations)
-        subscription = self.subscription(subscription_name)
-        if subscription.detached:
-            raise FailedPrecondition(f"subscription {subscription_name!r} is detached: nothing will come any more")
         over = self.snapshots.get(name)
         if over is not None and not self._is_over(over.ledger, now_us):
             raise SnapshotAlreadyExists(name)
+        subscription = self.subscription(subscription_name)
+        if subscription.detached:
+            raise FailedPrecondition(f"subscription {subscription_name!r} is detached: nothing will come any more")
         expires_us = subscription.oldest_stored_us(now_us) + SNAPSHOT_SECONDS * MICROSECONDS
         if expires_us - now_us < MIN_SNAPSHOT_SECONDS * MICROSECONDS:
             raise FailedPrecondition(

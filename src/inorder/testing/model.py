@@ -108,9 +108,9 @@ class BrokerModel:
     def register_subscription(
         self, name: str, topic: str, options: SubscriptionOptions, matches: Matches, sees_gaps: bool = False
     ) -> None:
-        self.topic(topic)
         if name in self.subscriptions:
             raise SubscriptionAlreadyExists(name)
+        self.topic(topic)
         self.subscriptions[name] = SubscriptionModel(name, topic, options, matches, sees_gaps)
         self.let_in()
 
@@ -340,11 +340,11 @@ class BrokerModel:
         self.let_in()
 
     def create_snapshot(self, name: str, subscription_name: str) -> None:
+        if self.has_snapshot(name):
+            raise SnapshotAlreadyExists(name)
         subscription = self.subscription(subscription_name)
         if subscription.detached:
             raise FailedPrecondition(f"{subscription_name} is detached")
-        if self.has_snapshot(name):
-            raise SnapshotAlreadyExists(name)
         kept = [item.stored for item in subscription.messages()]
         expires_us = min([self.now_us, *(one.stored_us for one in kept)]) + as_us(SNAPSHOT_SECONDS)
         if expires_us - self.now_us < as_us(MIN_SNAPSHOT_SECONDS):
