@@ -27,11 +27,18 @@ from inorder.transport import Transport
 
 MAX_THREADS = 64  # beyond that, waiting handlers belong on a loop
 
+Opened = Callable[["Stream"], None]
+
 
 class Stream(ABC):
-    """What a crew works on for a subscription. Opened once, closed once."""
+    """What a crew works on for a subscription. Opened once, closed once.
 
-    def __init__(self, transport: Transport, subscription: str, listeners: Listeners, crew: Crew[Message]) -> None:
+    `opened` is told of it before the first handler runs, which may be one that closes everything.
+    """
+
+    def __init__(
+        self, transport: Transport, subscription: str, listeners: Listeners, opened: Opened, crew: Crew[Message]
+    ) -> None:
         assert listeners.message is not None
         self._handler = listeners.message
         self._listeners = listeners
@@ -45,6 +52,8 @@ class Stream(ABC):
         self.begin: Callable[[Message], bool] = self._intake.begin
         self.done: Callable[[Message, Any], None] = self._intake.finished
         self.ends: Callable[[Message], object] | None = self._intake.note_end
+        crew.assign(self)
+        opened(self)
         crew.start(self)
 
     def close(self) -> Pending[None]:
@@ -123,9 +132,9 @@ class ThreadStream(Stream):
 
     _crew: ThreadCrew[Message]
 
-    def __init__(self, transport: Transport, subscription: str, listeners: Listeners) -> None:
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners, opened: Opened) -> None:
         self._problems: deque[str] = deque()
-        super().__init__(transport, subscription, listeners, ThreadCrew("inorder-handler"))
+        super().__init__(transport, subscription, listeners, opened, ThreadCrew("inorder-handler"))
         self.take = self._take
 
     def _take(self, count: int) -> Sequence[Message]:
@@ -177,9 +186,14 @@ class TaskStream(Stream):
     _crew: TaskCrew[Message]
 
     def __init__(
-        self, transport: Transport, subscription: str, listeners: Listeners, loop: asyncio.AbstractEventLoop
+        self,
+        transport: Transport,
+        subscription: str,
+        listeners: Listeners,
+        opened: Opened,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(transport, subscription, listeners, TaskCrew(loop))
+        super().__init__(transport, subscription, listeners, opened, TaskCrew(loop))
 
     def call(self, message: Message) -> Awaitable[object]:
         if type(message._record[DATA]) is bytes:
@@ -215,22 +229,22 @@ class TaskStream(Stream):
         return finish(self._listeners.tell_error(error))
 
 
-def open_stream(transport: Transport, subscription: str, listeners: Listeners) -> Stream:
+def open_stream(transport: Transport, subscription: str, listeners: Listeners, opened: Opened) -> Stream:
     """Start handling: on the running loop, on a loop of our own, or in threads."""
     handler: Handler | None = listeners.message
     if handler is None:
         raise InvalidArgument(f'subscription {subscription!r} has no message handler: call .on("message", handler)')
     if not is_async(handler):
-        return ThreadStream(transport, subscription, listeners)
+        return ThreadStream(transport, subscription, listeners, opened)
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         own = LoopThread()
         try:
-            stream = own.call(lambda: TaskStream(transport, subscription, listeners, own.loop))
+            stream = own.call(lambda: TaskStream(transport, subscription, listeners, opened, own.loop))
         except BaseException:
             own.stop()
             raise
         stream.closed.add_done_callback(lambda _: own.stop())
         return stream
-    return TaskStream(transport, subscription, listeners, loop)
+    return TaskStream(transport, subscription, listeners, opened, loop)

@@ -121,8 +121,7 @@ class Subscription:
         with self._opening:
             if self._stream is not None and not self._stream.closed.done():
                 raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for another")
-            stream = self._stream = open_stream(self._transport, self.name, self._listeners)
-        self._connection.opened(stream)
+            stream = self._stream = open_stream(self._transport, self.name, self._listeners, self._connection.opened)
         stream.closed.add_done_callback(lambda _: self._connection.forget(stream))
         return self
 

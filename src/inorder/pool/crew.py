@@ -79,8 +79,12 @@ class Crew(ABC, Generic[Item]):
         self._closing = False
         self._ready: deque[Item] = deque()  # taken together, so that none waits for another one; none is begun
 
-    def start(self, work: Work[Item]) -> None:
+    def assign(self, work: Work[Item]) -> None:
+        """What it will work on: from now on it may be ended, also before it is started."""
         self._work = work
+
+    def start(self, work: Work[Item]) -> None:
+        self.assign(work)
         self._started = True
         self.wake()
 

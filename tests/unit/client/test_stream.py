@@ -110,6 +110,25 @@ def test_a_connection_that_was_closed_meanwhile_opens_nothing() -> None:
     assert queue._watchers == {}
 
 
+def test_a_handler_may_close_all_before_open_has_returned(caplog: pytest.LogCaptureFixture) -> None:
+    """On a loop of its own it runs while `open` is on its way back: often enough in so many tries."""
+    for _ in range(50):
+        pubsub = PubSub("memory:")
+        topic = pubsub.topic("orders").create().result()
+        answered: Pending[None] = Pending()
+
+        async def close(message: Message, pubsub: PubSub = pubsub, answered: Pending[None] = answered) -> None:
+            await pubsub.close()
+            message.ack().hand_to(answered)
+
+        worker = topic.subscription("worker").create().result().on("message", close)
+        topic.publish_message(b"1").result()
+        worker.open()
+        answered.result(PATIENCE_SECONDS)
+        pubsub.close().result(PATIENCE_SECONDS)
+    assert not caplog.records
+
+
 def test_one_thread_is_enough_while_there_is_nothing_to_do(subscription: Subscription) -> None:
     crew: Any = subscription.on("message", ack).open()._stream._crew  # type: ignore[union-attr]
     for _ in range(20):
