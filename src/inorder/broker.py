@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
@@ -60,6 +60,8 @@ AckId: TypeAlias = str | Message
 # From the year 1 to the end of 9999, as far as a datetime goes.
 MIN_TIME_SECONDS = -62_135_596_800
 MAX_TIME_SECONDS = 253_402_300_800
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class MessageQueue(Turns):
@@ -652,9 +654,12 @@ def microseconds(time: datetime | float) -> int:
     if isinstance(time, datetime):
         if time.utcoffset() is None:
             raise InvalidArgument(f"time: a datetime with a time zone, not {time!r}")
-        return round(time.timestamp() * MICROSECONDS)
-    check_number("time", time, at_least=MIN_TIME_SECONDS, up_to=MAX_TIME_SECONDS)
-    return round(time * MICROSECONDS)
+        time_us = (time - _EPOCH) // _MICROSECOND
+    else:
+        check_number("time", time, at_least=MIN_TIME_SECONDS, up_to=MAX_TIME_SECONDS)
+        time_us = round(time * MICROSECONDS)
+    # The first and the last hours of other zones have no time in UTC, and the last float there is is beyond the last.
+    return max(MIN_TIME_SECONDS * MICROSECONDS, min(time_us, MAX_TIME_SECONDS * MICROSECONDS - 1))
 
 
 def _datetime(time_us: int) -> datetime:

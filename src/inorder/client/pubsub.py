@@ -50,11 +50,13 @@ class PubSub:
         return Subscription(self._connection, name)
 
     def topics(self) -> Pending[list[Topic]]:
+        """All topics, by name."""
         return self._connection.transport.list_topics().map(
             lambda found: [Topic(self._connection, metadata.name) for metadata in found]
         )
 
     def subscriptions(self) -> Pending[list[Subscription]]:
+        """All subscriptions, by name."""
         return self._connection.transport.list_subscriptions(None).map(
             lambda found: [Subscription(self._connection, metadata.name, metadata.topic) for metadata in found]
         )

@@ -111,7 +111,7 @@ class Topic:
         return Subscription(self._connection, name, self.name)
 
     def subscriptions(self) -> Pending[list[Subscription]]:
-        """The subscriptions of this topic."""
+        """The subscriptions of this topic, by name."""
         return self._transport.list_subscriptions(self.name).map(
             lambda found: [Subscription(self._connection, metadata.name, self.name) for metadata in found]
         )

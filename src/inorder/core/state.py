@@ -385,9 +385,11 @@ class State:
     def seek(
         self, name: str, now_us: int, *, position: int | None = None, time_us: int | None = None
     ) -> Decision[None]:
-        subscription = self.subscription(name)
         if (position is None) == (time_us is None):
             raise InvalidArgument("seek: give either a position or a time")
+        if position is not None:
+            check_whole("position", position, at_least=0)
+        subscription = self.subscription(name)
         if subscription.detached:
             raise FailedPrecondition(f"subscription {name!r} is detached: nothing will come any more")
         if position is not None:
@@ -420,7 +422,6 @@ class State:
     def _check_position(self, subscription: Subscription, position: int, now_us: int) -> None:
         topic = self.topics[subscription.topic]
         end = topic.next_position
-        check_whole("position", position, at_least=0)
         if position > end:
             raise InvalidArgument(f"position: up to {end}, the next one to come, not {position}")
         unacked = subscription.oldest_unacked()

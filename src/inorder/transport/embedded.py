@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from inorder.broker import MessageQueue
@@ -15,6 +16,8 @@ from inorder.pending import Pending
 from inorder.transport import Taken
 
 T = TypeVar("T")
+
+_name = attrgetter("name")
 
 
 class EmbeddedTransport:
@@ -44,7 +47,7 @@ class EmbeddedTransport:
         return self._run(lambda: self.broker.get_topic(name))
 
     def list_topics(self) -> Pending[list[TopicMetadata]]:
-        return self._run(self.broker.get_all_topics)
+        return self._run(lambda: sorted(self.broker.get_all_topics(), key=_name))
 
     def create_subscription(self, name: str, topic: str, options: SubscriptionOptions) -> Pending[None]:
         return self._run(lambda: self.broker.register_subscription(name, topic, options))
@@ -60,8 +63,8 @@ class EmbeddedTransport:
 
     def list_subscriptions(self, topic: str | None) -> Pending[list[SubscriptionMetadata]]:
         if topic is None:
-            return self._run(self.broker.get_all_subscriptions)
-        return self._run(lambda: self.broker.get_subscriptions_for_topic(topic))
+            return self._run(lambda: sorted(self.broker.get_all_subscriptions(), key=_name))
+        return self._run(lambda: sorted(self.broker.get_subscriptions_for_topic(topic), key=_name))
 
     def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
         try:

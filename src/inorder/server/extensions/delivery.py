@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError, NotFound
-from inorder.message import Gap, Leased, before_their_place
+from inorder.message import Gap, Leased, Record, before_their_place
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
@@ -59,19 +59,27 @@ class Delivery:
         if push_target(found.options) is not None:
             raise not_pulled()
         delivery = v1.Delivery()
+        records: list[Record] = []  # that are in it, gap records too
+        room, size = request.max_messages, MAX_RESPONSE_BYTES
         try:
-            while True:
-                leased = self._broker.lease(name, request.max_messages, max_bytes=MAX_RESPONSE_BYTES)
-                if leased.gaps() and (early := [leased.leases[at] for at in before_their_place(leased.records)]):
+            while room > 0 and size > 0:
+                alone = room == request.max_messages
+                leased = self._broker.lease(name, room, max_bytes=size, alone=alone)
+                early: list[int] = []
+                if leased.gaps():
+                    places = before_their_place([*records, *leased.records])
+                    early = [leased.leases[place - len(records)] for place in places]
+                if early:
                     self._broker.release(name, early)
                     leased = leased.without(early)
                 add_columns(delivery.messages, leased)
+                records += leased.records
                 gaps = leased.gaps()
-                if not gaps:
+                if gaps:
+                    self._broker.settle(name, gaps, ())  # told is enough: nobody answers for what is not there
+                if early or not gaps:
                     break
-                self._broker.settle(name, gaps, ())  # told is enough: nobody answers for what is not there
-                if len(gaps) < len(leased.records):
-                    break
+                room, size = room - len(leased.records) + len(gaps), size - leased.size()
             id_prefix, ack_id_prefix = self._broker.prefixes(name)
         except NotFound:
             raise subscription_missing(request.subscription) from None

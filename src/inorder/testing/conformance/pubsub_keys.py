@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from inorder.message import Gap, Message
 from inorder.options import DeadLetterPolicy, QueueLimits
 from inorder.testing.conformance.pubsub_case import Wait, Way, result, text, texts
 from inorder.testing.conformance.pubsub_handlers import HandlersCase
+from inorder.testing.conformance.queue_replay import ZONES
 
 
 class Gaps(HandlersCase):
@@ -133,6 +134,15 @@ class Gaps(HandlersCase):
                 told.append(text(message))
                 message.ack().result()
         assert told == ["2", Gap("k", 2, 3, 2, "dropped"), "5"]
+
+    def test_a_pull_goes_on_behind_a_gap(self) -> None:
+        subscription = self.with_a_hole()
+        told: list[object] = []
+        subscription.on("gap", told.append)
+        assert texts(self.consume(1)) == ["2"]
+        self.publish("free")
+        assert sorted(texts(subscription.pull(10).result())) == ["5", "free"]
+        assert told == [Gap("k", 2, 3, 2, "dropped")]
 
     def test_a_loop_over_lists_with_several_of_a_key_is_told_of_a_gap_in_its_place(self) -> None:
         subscription = self.with_a_hole(max_outstanding_per_key=10)
@@ -279,6 +289,15 @@ class Replay(HandlersCase):
         assert texts(self.consume(1)) == ["after"]
         assert self.backlog() == 0
 
+    @pytest.mark.parametrize("zone", ZONES, ids=str)
+    def test_a_time_may_be_the_first_or_the_last_there_is(self, wait: Wait, zone: timezone) -> None:
+        subscription = self.subscribe_ordered()
+        self.publish("1", key="k")
+        wait(subscription.seek(time=datetime.min.replace(tzinfo=zone)))
+        assert self.backlog() == 1
+        wait(subscription.seek(time=datetime.max.replace(tzinfo=zone)))
+        assert self.backlog() == 0
+
     def test_what_is_older_counts_as_acked(self, wait: Wait) -> None:
         subscription = self.subscribe_ordered()
         self.publish("1", "2", key="k")
@@ -331,6 +350,11 @@ class Replay(HandlersCase):
         with pytest.raises(InvalidArgument):
             wait(subscription.seek(**where))
         assert self.backlog() == 1
+
+    @pytest.mark.parametrize("where", [{}, {"position": -1}], ids=["nowhere", "negative"])
+    def test_a_place_that_cannot_be_is_refused_whoever_asks(self, wait: Wait, where: Any) -> None:
+        with pytest.raises(InvalidArgument):
+            wait(self.pubsub.subscription("nobody").seek(**where))
 
     def test_what_is_no_longer_retained_is_not_delivered_in_part(self) -> None:
         subscription = self.subscribe_ordered()

@@ -48,13 +48,14 @@ class Existence(PubSubCase):
         wait(subscription.delete())
         assert wait(subscription.exists()) is False
 
-    def test_what_exists_is_listed(self, wait: Wait) -> None:
+    def test_what_exists_is_listed_by_name(self, wait: Wait) -> None:
         self.subscribe("one", "first")
         self.subscribe("two", "first")
         self.subscribe("three", "second")
-        assert sorted(topic.name for topic in wait(self.pubsub.topics())) == ["first", "second"]
-        assert sorted(one.name for one in wait(self.pubsub.subscriptions())) == ["one", "three", "two"]
-        assert sorted(one.name for one in wait(self.pubsub.topic("first").subscriptions())) == ["one", "two"]
+        self.subscribe("four", "first")
+        assert [topic.name for topic in wait(self.pubsub.topics())] == ["first", "second"]
+        assert [one.name for one in wait(self.pubsub.subscriptions())] == ["four", "one", "three", "two"]
+        assert [one.name for one in wait(self.pubsub.topic("first").subscriptions())] == ["four", "one", "two"]
 
     def test_what_is_listed_can_be_used(self, wait: Wait) -> None:
         self.subscribe()
