@@ -8,6 +8,7 @@ import shlex
 from inorder.errors import (
     AlreadyExists,
     InorderError,
+    JournalFailed,
     JournalInUse,
     KeyNotBlocked,
     NotFound,
@@ -47,7 +48,7 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
             )
         case PermissionDenied():
             return "whoever runs the server gives rights: the file of `inorder serve --tokens` has them"
-        case Unavailable():
+        case Unavailable() if not isinstance(error, JournalFailed):
             return "is it running? `inorder serve --data FOLDER` starts one"
     return ""
 

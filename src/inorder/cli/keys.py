@@ -33,7 +33,7 @@ def add_to(nouns: Verbs) -> None:
 
     fields = {"ordering_key": "the key", "resumed": "true"}
     verb = _verb(verbs, "resume", _resume, "try parked keys again, as if their first messages had never failed", fields)
-    verb.add_argument("key", metavar="KEY", nargs="*", help="more than one for several")
+    verb.add_argument("key", metavar="KEY", nargs="*", default=[], help="more than one for several")
     verb.add_argument("--all", action="store_true", help="all that are parked")
 
     fields = {"ordering_key": "the key", "skipped": "the id of the message"}

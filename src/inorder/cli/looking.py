@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Protocol
 
 from inorder.cli.targets import connected, folder_of, target_of
@@ -68,13 +69,14 @@ class JournalLook:
         self._reader = reader
 
     def topics(self) -> list[TopicMetadata]:
-        return [_topic(view) for view in self._reader.topics()]
+        return sorted((_topic(view) for view in self._reader.topics()), key=attrgetter("name"))
 
     def topic(self, name: str) -> TopicMetadata:
         return _topic(self._reader.topic(name))
 
     def subscriptions(self, topic: str | None = None) -> list[SubscriptionMetadata]:
-        found = [_subscription(ledger) for ledger in self._reader.book.subscriptions.values()]
+        ledgers = self._reader.book.subscriptions
+        found = [_subscription(ledgers[name]) for name in sorted(ledgers)]
         return [one for one in found if topic is None or (one.topic == topic and not one.detached)]
 
     def subscription(self, name: str) -> SubscriptionMetadata:

@@ -40,7 +40,9 @@ def add_to(nouns: Verbs) -> None:
     text = "publish messages from arguments, files or standard input, in that order"
     verb = add_verb(nouns, "publish", _publish, text, fields=_FIELDS, more=_MORE)
     verb.add_argument("topic", metavar="TOPIC", help="its name")
-    verb.add_argument("data", metavar="DATA", nargs="*", help="each is a message; without any, standard input is read")
+    verb.add_argument(
+        "data", metavar="DATA", nargs="*", default=[], help="each is a message; without any, standard input is read"
+    )
     verb.add_argument("--file", action="append", metavar="FILE", help="read it; more than once for several; - is stdin")
     formats = "; ".join(f"{name}: {meaning}" for name, meaning in FORMATS.items())
     verb.add_argument("--format", choices=list(FORMATS), help=f"{formats} (text; json where a field is named)")

@@ -197,11 +197,13 @@ def _attributes(name: str, value: Any) -> dict[str, str]:
 
 
 def _data(found: dict[str, Any]) -> bytes:
-    data, coded = found.get("data", ""), found.get("data_base64")
+    data, coded = found.get("data"), found.get("data_base64")
+    if data is None and coded is None:
+        raise _NotSo("neither data nor data_base64 is there")
     try:
         if coded is not None:
             return b64decode(coded, validate=True)
-        return data.encode()  # type: ignore[no-any-return]
+        return data.encode()  # type: ignore[union-attr, no-any-return]
     except (ValueError, TypeError, AttributeError) as error:
         raise _NotSo(f"data: a string, or data_base64: {error}") from None
 

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
+from inorder.broker import microseconds
 from inorder.cli.colours import Paint
 from inorder.cli.wording import moment, table, timestamp
-from inorder.clock import MICROSECONDS
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, STORED_US, Gap, Message, Record
 
 CLOSED: Final[set[str]] = set()  # the standard streams that were closed when the program began: nobody reads them
@@ -77,11 +77,7 @@ def options_text(options: object) -> str:
 
 def utc(time: datetime) -> str:
     """A time as it is written for programs."""
-    return timestamp(_microseconds(time))
-
-
-def _microseconds(time: datetime) -> int:
-    return int(time.timestamp()) * MICROSECONDS + time.microsecond
+    return timestamp(microseconds(time))
 
 
 # -- messages --------------------------------------------------------------------------------------
@@ -99,7 +95,7 @@ def plain_record(record: Record, id_prefix: str) -> dict[str, Any]:
 def plain_message(message: Message) -> dict[str, Any]:
     """A message that was delivered, with the same names."""
     assert message.publish_time is not None
-    published_us = _microseconds(message.publish_time)
+    published_us = microseconds(message.publish_time)
     key = message.ordering_key or ""
     return _plain(message.position, message.id, key, message.data, message.attributes, published_us)
 
@@ -152,7 +148,7 @@ class Messages:
             print_json({**plain_message(message), **(more or {})})
         else:
             assert message.publish_time is not None
-            published_us = _microseconds(message.publish_time)
+            published_us = microseconds(message.publish_time)
             self._line(message.position, message.ordering_key or "", message.data, message.attributes, published_us)
 
     def gap(self, gap: Gap) -> None:

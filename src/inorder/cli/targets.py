@@ -17,7 +17,7 @@ from inorder.cli.exits import TERMINATED
 from inorder.client.pubsub import PubSub
 from inorder.errors import InvalidArgument
 from inorder.journal.reading import existing_journal
-from inorder.transport.address import is_address
+from inorder.transport.address import is_address, without_options
 
 VARIABLE: Final = "INORDER_TARGET"
 _TIMEOUT_SECONDS: Final = 10  # of calls to a server
@@ -35,11 +35,13 @@ def target_of(given: argparse.Namespace) -> str:
     target: str = given.target or os.environ.get(VARIABLE, "")
     if not target:
         raise InvalidArgument(f"no target: give --target file:FOLDER or grpc://HOST:PORT, or set {VARIABLE}")
-    if target == "memory:":
+    if target.startswith("memory:"):
         raise InvalidArgument(
             "target 'memory:' is of no use here, as it ends with the command: "
             "file:FOLDER stays, and `inorder serve --memory` is a server for grpc://HOST:PORT"
         )
+    if not target.startswith("file:") and not is_address(target):
+        raise InvalidArgument(f"target: file:FOLDER or grpc://HOST:PORT, not {without_options(target)!r}")
     return target
 
 
@@ -47,7 +49,10 @@ def folder_of(target: str) -> Path | None:
     """Of a broker in a folder, that."""
     if not target.startswith("file:"):
         return None
-    return Path(unquote(target.removeprefix("file:").partition("?")[0]))
+    folder = unquote(target.removeprefix("file:").partition("?")[0])
+    if not folder:
+        raise InvalidArgument(f"target: a folder after 'file:', as in 'file:./data', not {target!r}")
+    return Path(folder)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -14,6 +14,18 @@ class Command(argparse.ArgumentParser):
     """A parser that also knows the fields of its command's JSON; none: the command has no `--json`."""
 
     fields: Mapping[str, str] = {}
+    _apart = False  # while options and arguments are looked at one after the other
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Where there may be any number of arguments, options may stand before, between and behind them."""
+        many = any(action.nargs in ("*", "+") for action in self._get_positional_actions())
+        if self._apart or not many:
+            return super().parse_known_args(args, namespace)
+        self._apart = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._apart = False
 
 
 def add_noun(nouns: Verbs, name: str, text: str, *, more: str = "") -> Verbs:

@@ -98,6 +98,8 @@ def _transport(target: MessageQueue | str | Path | None) -> Transport:
         return EmbeddedTransport(target, owned=False)
     if target == "memory:":
         return EmbeddedTransport(MessageQueue(), owned=True)
+    if str(target).startswith("memory:"):
+        raise InvalidArgument("target: 'memory:' stands alone, as a broker in memory has no folder and no options")
     if isinstance(target, Path):
         return EmbeddedTransport(MessageQueue.open(target), owned=True)
     if str(target).startswith("file:"):

@@ -1,10 +1,11 @@
 """Which files a journal's folder has, and which of them belong together."""
 
+import os
 from itertools import pairwise
 from typing import NamedTuple
 
-from inorder.errors import JournalDamaged, OtherJournal
-from inorder.journal.files import Files, write_all
+from inorder.errors import FailedPrecondition, JournalDamaged, NotFound, OtherJournal
+from inorder.journal.files import Files, Folder, write_all
 from inorder.journal.frames import (
     SEGMENT_SHIFT,
     SNAPSHOT_MAGIC,
@@ -21,6 +22,21 @@ from inorder.journal.head import HEAD_NAME, durable_location
 MISSING = "the file is missing"
 TEMPORARY = "snapshot.new"
 DATABASE = "journal.db"  # what the journal on SQLite is in
+
+
+def existing_folder(path: str | os.PathLike[str]) -> Folder:
+    """A folder that is there, for who makes none."""
+    folder = Folder(path, create=False)
+    if folder.path.is_file():
+        raise no_folder(folder.path)
+    if not folder.path.is_dir():
+        raise NotFound(f"there is no folder {folder}")
+    return folder
+
+
+def no_folder(path: str | os.PathLike[str]) -> FailedPrecondition:
+    """What stands where a folder should be is none."""
+    return FailedPrecondition(f"{os.path.abspath(path)} is a file, and a journal needs a folder")
 
 
 def log_name(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import isfile
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -9,6 +10,7 @@ from inorder.errors import InvalidArgument, JournalFailed
 from inorder.journal import Store
 from inorder.journal.files import Folder
 from inorder.journal.journal import Journal
+from inorder.journal.layout import no_folder
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
 
@@ -22,6 +24,8 @@ def open_journal(folder: str | Path, kind: JournalKind = "segments") -> Journal:
     try:
         place = Folder(Path(folder))
     except OSError as error:
+        if isfile(folder):
+            raise no_folder(folder) from None
         raise JournalFailed("create", str(folder), error) from error
     except ValueError as error:
         raise InvalidArgument(f"folder: {str(folder)!r} cannot be the name of one: {error}") from None

@@ -20,7 +20,7 @@ from inorder.journal.codec import PUBLISHED, Batch, batch, book_from_json, entri
 from inorder.journal.files import Folder
 from inorder.journal.head import HEAD_NAME
 from inorder.journal.index import PARTS, TopicIndex, index_from_json, lost_parts
-from inorder.journal.layout import DATABASE, layout
+from inorder.journal.layout import DATABASE, existing_folder, layout
 from inorder.journal.opener import JournalKind
 from inorder.journal.reader import Reader, SegmentReader
 from inorder.journal.sqlite import SqliteReader
@@ -336,9 +336,7 @@ def _batches(frames: Reader, serial: int, stretches: Iterable[tuple[Location, Lo
 
 def existing_journal(folder: str | os.PathLike[str]) -> Folder:
     """A folder that holds a journal; NotFound if it does not."""
-    files = Folder(folder, create=False)
-    if not files.path.is_dir():
-        raise NotFound(f"there is no folder {files}")
+    files = existing_folder(folder)
     names = files.names()
     if DATABASE not in names and HEAD_NAME not in names and not any(layout(files)):
         raise NotFound(f"there is no journal in {files}")

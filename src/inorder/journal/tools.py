@@ -6,10 +6,8 @@ last frames not durable, which is what they are. `repair` owns the folder while 
 
 import os
 
-from inorder.errors import NotFound
-from inorder.journal.files import Folder
 from inorder.journal.findings import Finding, Meaning, Progress, Repaired, Verified
-from inorder.journal.layout import DATABASE
+from inorder.journal.layout import DATABASE, existing_folder
 from inorder.journal.segment_tools import repair_segments, verify_segments
 from inorder.journal.sqlite_tools import repair_database, verify_database
 
@@ -20,7 +18,7 @@ def verify(
     folder: str | os.PathLike[str], progress: Progress | None = None, meaning: Meaning | None = None
 ) -> Verified:
     """Read everything and say what is damaged; with a `meaning`, also what is whole and cannot be decoded."""
-    files = _existing(folder)
+    files = existing_folder(folder)
     return (verify_database if DATABASE in files.names() else verify_segments)(files, progress, meaning)
 
 
@@ -29,12 +27,5 @@ def repair(folder: str | os.PathLike[str]) -> Repaired:
 
     A journal without a loss is left alone: an end that never was durable is cut by the next recovery.
     """
-    files = _existing(folder)
+    files = existing_folder(folder)
     return (repair_database if DATABASE in files.names() else repair_segments)(files)
-
-
-def _existing(folder: str | os.PathLike[str]) -> Folder:
-    files = Folder(folder, create=False)
-    if not files.path.is_dir():
-        raise NotFound(f"there is no folder {files}")
-    return files

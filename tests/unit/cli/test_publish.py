@@ -34,6 +34,12 @@ def test_arguments_are_messages(orders: Program) -> None:
     assert all_of(orders) == [("k", "a", {"n": "1", "m": "x=y"}), ("k", "b c", {"n": "1", "m": "x=y"})]
 
 
+def test_options_may_stand_among_arguments(orders: Program) -> None:
+    given = ("--attribute", "n=1", "orders", "--ordering-key", "k", "a", "--batch", 1, "b")
+    assert orders.ok("publish", *given) == ["published 2 messages to orders"]
+    assert all_of(orders) == [("k", "a", {"n": "1"}), ("k", "b", {"n": "1"})]
+
+
 def test_lines_of_files_are_messages_in_order(orders: Program, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"first\n\n third \n")
     (tmp_path / "two").write_bytes(b"last")
@@ -167,7 +173,8 @@ def test_what_cannot_be_is_refused(orders: Program, given: list[str], problem: s
         ("1", "an object with data, ordering_key and attributes is expected, not 1"),
         ('{"data": 1}', "data: a string, or data_base64"),
         ('{"data_base64": "?"}', "data: a string, or data_base64"),
-        ('{"attributes": []}', None),
+        ('{"dat": "misspelt"}', "neither data nor data_base64 is there"),
+        ('{"data": "", "attributes": []}', None),
         ('{"attributes": [1]}', "the field 'attributes': an object of strings, not [1]"),
     ],
 )

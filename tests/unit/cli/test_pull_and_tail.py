@@ -94,6 +94,9 @@ def test_a_seek_goes_back_and_forward(orders: Program) -> None:
     assert orders.ok("seek", "billing", "--time", "2020-01-01") == [
         "subscription billing delivers from 2020-01-01T00:00:00.000000Z on"
     ]
+    for time in ("9999-12-31T23:59:59.999999Z", "1969-12-31T23:59:59.500000Z"):
+        [said] = orders.json("seek", "billing", "--time", time)
+        assert said["time"] == time
     ran = orders("seek", "billing", "--time", "yesterday")
     assert (ran.code, "as in 2026-11-15T16:00:00Z" in ran.err) == (2, True)
     for outside in ("9" * 40, "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):

@@ -22,7 +22,7 @@ def test_a_topic_is_created_listed_shown_and_deleted(inorder: Program) -> None:
     assert inorder.ok("topic", "create", "orders", "--message-retention-duration", 3600) == ["created topic orders"]
     inorder.ok("topic", "create", "dead")
     inorder.ok("subscription", "create", "billing", "orders")
-    header, orders, dead = [line.split() for line in inorder.ok("topic", "list")]
+    header, dead, orders = [line.split() for line in inorder.ok("topic", "list")]
     assert header[:2] == ["topic", "published"]
     assert (orders[0], orders[-2:]) == ("orders", ["1", "h"])
     assert (dead[0], dead[-2:]) == ("dead", ["until", "acked"])
@@ -130,6 +130,7 @@ def test_a_journal_and_its_broker_show_the_same(tmp_path: Path) -> None:
     with PubSub(tmp_path) as pubsub:
         topic = pubsub.topic("orders").create(message_retention_duration=60).result()
         topic.subscription("billing").create(enable_message_ordering=True).result()
+        pubsub.topic("calm").create().result()
         pubsub.topic("quiet").create().result()
         topic.publish_message(b"x").result()
         journal, broker = JournalLook(JournalReader(tmp_path)), BrokerLook(pubsub)
@@ -142,12 +143,34 @@ def test_a_journal_and_its_broker_show_the_same(tmp_path: Path) -> None:
         assert broker.standing("billing").counters is not None
 
 
-@pytest.mark.parametrize("target", ["memory:", "", "kafka:x"])
-def test_a_target_that_is_of_no_use_is_refused(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    ran = Program(capsys, target)("topic", "create", "orders")
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("memory:", "target 'memory:' is of no use here"),
+        ("memory:?sync=none", "target 'memory:' is of no use here"),
+        ("", "no target: give --target file:FOLDER or grpc://HOST:PORT"),
+        ("kafka:x", "target: file:FOLDER or grpc://HOST:PORT, not 'kafka:x'"),
+        ("./data", "target: file:FOLDER or grpc://HOST:PORT, not './data'"),
+        ("file:", "target: a folder after 'file:', as in 'file:./data', not 'file:'"),
+    ],
+)
+@pytest.mark.parametrize("given", [("create", "orders"), ("list",)], ids=["create", "list"])
+def test_a_target_that_is_of_no_use_is_refused(
+    target: str, problem: str, given: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = Program(capsys, target)("topic", *given)
     assert ran.code == 2
-    assert "target" in ran.err
-    assert ("is of no use here" in ran.err) == (target == "memory:")
+    assert ran.err.startswith(f"inorder: {problem}")
+
+
+@pytest.mark.parametrize("given", [("create", "orders"), ("list",)], ids=["create", "list"])
+def test_a_file_is_no_folder_and_nothing_else_is_said_of_it(
+    inorder: Program, folder: Path, given: tuple[str, ...]
+) -> None:
+    folder.write_text("a letter")
+    ran = inorder("topic", *given)
+    assert (ran.code, ran.err) == (2, f"inorder: {folder} is a file, and a journal needs a folder\n")
+    assert folder.read_text() == "a letter"
 
 
 def test_a_second_owner_is_told_who_the_first_is(orders: Program, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inorder import InvalidArgument, PubSub, Unavailable
+from inorder import FailedPrecondition, InvalidArgument, PubSub, Unavailable
 from inorder.broker import MessageQueue
 from inorder.errors import JournalFailed
 from inorder.journal import files
@@ -123,6 +123,12 @@ def test_an_unknown_target_is_refused(target: Any) -> None:
         PubSub(target)
 
 
+@pytest.mark.parametrize("target", ["memory:?journal=sqlite", "memory:./data"])
+def test_a_broker_in_memory_has_no_options(target: str) -> None:
+    with pytest.raises(InvalidArgument, match="'memory:' stands alone"):
+        PubSub(target)
+
+
 @pytest.mark.parametrize(
     "query", ["journal=files", "sync=always", "sync_seconds=soon", "sync_seconds=0", "sync=interval&sync=none"]
 )
@@ -136,7 +142,9 @@ def test_a_file_target_with_a_wrong_option_is_refused(tmp_path: Path, query: str
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, journal: str) -> None:
     (tmp_path / "file").write_text("no folder")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    for name in ("file", "file/data", "dangling", "x" * 300):
+    with pytest.raises(FailedPrecondition, match="file is a file, and a journal needs a folder"):
+        PubSub(f"file:{tmp_path}/file?journal={journal}")
+    for name in ("file/data", "dangling", "x" * 300):
         with pytest.raises(JournalFailed, match="could not create"):
             PubSub(f"file:{tmp_path}/{name}?journal={journal}")
     with pytest.raises(InvalidArgument, match=r"folder: .*null"):
