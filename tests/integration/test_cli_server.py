@@ -161,7 +161,16 @@ def test_a_load_is_judged(orders: Program) -> None:
     assert found["handled"] == found["published"] > 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+ENDS = [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+def _hear_signals() -> None:
+    """Who runs the tests in the background may not hear them."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize(("number", "code"), ENDS)
 def test_who_follows_leaves_no_subscription_behind(
     orders: Program, target: str, number: signal.Signals, code: int
 ) -> None:
@@ -171,7 +180,7 @@ def test_who_follows_leaves_no_subscription_behind(
         command,
         stdout=subprocess.PIPE,
         env={**os.environ, "INORDER_TARGET": "file:elsewhere"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=_hear_signals,
     ) as process:
         try:
             assert process.stdout is not None
@@ -186,7 +195,7 @@ def test_who_follows_leaves_no_subscription_behind(
     assert [one["subscription"] for one in orders.json("subscription", "list", "--topic", "orders")] == ["billing"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), ENDS)
 def test_a_load_that_is_interrupted_leaves_nothing_behind_and_says_nothing(
     orders: Program, target: str, number: signal.Signals, code: int
 ) -> None:
@@ -194,7 +203,7 @@ def test_a_load_that_is_interrupted_leaves_nothing_behind_and_says_nothing(
         [*INORDER, "bench", "--seconds", "60", "--target", target],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=_hear_signals,
     ) as process:
         try:
             wait_until(lambda: any(_delivered(orders, one) for one in orders.json("topic", "list")))

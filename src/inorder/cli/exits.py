@@ -8,7 +8,8 @@ from typing import Final
 DONE: Final = 0
 NO: Final = 1
 FAILED: Final = 2  # as argparse ends when it does not understand
-INTERRUPTED: Final = 130  # 128 and the number of the signal, as shells have it
+HUNG_UP: Final = 129  # 128 and the number of the signal, as shells have it
+INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 TERMINATED: Final = 143
 
@@ -17,6 +18,7 @@ MEANING: Final[Mapping[int, str]] = {
     NO: "done, and the answer is no: a journal is damaged, a log or a load is not in order, a batch of a pipeline "
     "failed, or whoever was asked did not agree",
     FAILED: "the call is wrong, or it was refused: the reason is on standard error, and what to do next below it",
+    HUNG_UP: "its terminal was closed",
     INTERRUPTED: "interrupted by Ctrl-C",
     BROKEN_PIPE: "whoever read the output has read enough",
     TERMINATED: "ended by a TERM",

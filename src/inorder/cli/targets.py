@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from inorder.cli.exits import TERMINATED
+from inorder.cli.exits import HUNG_UP, TERMINATED
 from inorder.client.pubsub import PubSub
 from inorder.errors import InvalidArgument
 from inorder.journal.reading import existing_journal
@@ -21,6 +21,7 @@ from inorder.transport.address import is_address, without_options
 
 VARIABLE: Final = "INORDER_TARGET"
 _TIMEOUT_SECONDS: Final = 10  # of calls to a server
+_ENDS: Final = {signal.SIGHUP: HUNG_UP, signal.SIGTERM: TERMINATED}
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +62,7 @@ def connected(given: argparse.Namespace, *, create: bool = False) -> Iterator[Pu
     target = target_of(given)
     if (folder := folder_of(target)) is not None and not create:
         existing_journal(folder)  # a name that is misspelt must not become one more broker
-    with _ended_by_term(), _unlogged("inorder.client.publisher"), PubSub(_impatient(target)) as pubsub:
+    with _ended_by_signals(), _unlogged("inorder.client.publisher"), PubSub(_impatient(target)) as pubsub:
         yield pubsub
 
 
@@ -84,17 +85,22 @@ def _unlogged(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _ended_by_term() -> Iterator[None]:
-    """A TERM ends a command as Ctrl-C does: what it has made for itself is removed, and what it holds given back."""
+def _ended_by_signals() -> Iterator[None]:
+    """A TERM, or a terminal that is closed, ends a command as Ctrl-C does.
+
+    What it has made for itself is removed, and what it holds given back. Who starts it may have it ignore either.
+    """
 
     def end(number: int, frame: Any) -> None:
-        raise SystemExit(TERMINATED)
+        raise SystemExit(_ENDS[signal.Signals(number)])
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    heard = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in heard}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
