@@ -5,7 +5,6 @@ The rules live in `core`, and what a call is made of in `turns`; here are the ca
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from inorder.core.state import State
 from inorder.core.subscription import Subscription
 from inorder.core.topic import Topic
 from inorder.errors import InorderError, InvalidAckId, InvalidArgument, SnapshotNotFound, SubscriptionNotFound
+from inorder.forks import after_fork
 from inorder.ingest import Ingest
 from inorder.journal.incoming import Incoming
 from inorder.journal.journal import Journal
@@ -604,8 +604,7 @@ def _after_fork_in_child() -> None:
     MessageQueue._instance = None  # that one is the parent's
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)
 
 
 class _Source:

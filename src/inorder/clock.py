@@ -6,11 +6,12 @@ Nothing else in the library reads the wall clock, so a test that passes a manual
 import heapq
 import itertools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
+
+from inorder.forks import after_fork
 
 MICROSECONDS = 1_000_000
 LONGEST_WAIT_US = 86400 * MICROSECONDS  # then one looks again: nobody can be told to wait for a thousand years
@@ -112,5 +113,4 @@ class _TimerThread:
 
 
 SYSTEM_CLOCK = SystemClock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=SYSTEM_CLOCK.forget_timers)
+after_fork(SYSTEM_CLOCK.forget_timers)

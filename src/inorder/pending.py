@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import weakref
 from collections import deque
@@ -17,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from inorder.errors import DeadlineExceeded
+from inorder.forks import after_fork
 from inorder.put_off import hurry, running_loop
 
 if TYPE_CHECKING:
@@ -312,8 +312,7 @@ def _after_fork_in_child() -> None:
     _first = threading.Lock()  # a thread that is not here may hold the other one
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(_after_fork_in_child)
 
 
 def _import_and_ask() -> asyncio.AbstractEventLoop:

@@ -7,7 +7,6 @@ alone: what is late, or is waited for, is done by the thread of the timers.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from inorder.clock import SYSTEM_CLOCK
+from inorder.forks import after_fork
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -133,5 +133,4 @@ _put_off = _PutOff()
 at_the_end_of_the_turn = _put_off.add
 hurry = _put_off.hurry
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_put_off.forget)
+after_fork(_put_off.forget)

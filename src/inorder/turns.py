@@ -8,7 +8,6 @@ changes is written down by whoever comes next to write, for all who wait; a mess
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections import deque
@@ -26,6 +25,7 @@ from inorder.core.producers import Attempt
 from inorder.core.state import NoRoom, State
 from inorder.core.subscription import Subscription
 from inorder.errors import Closed, InorderError
+from inorder.forks import stays_here
 from inorder.journal import Location
 from inorder.journal.journal import Journal
 from inorder.message import ATTRIBUTES, POSITION, Batch, Record, new_epoch, numbered
@@ -85,7 +85,7 @@ class Turns:
             self._state = self._recovered(journal, epoch)
             self._commits = Commits(journal, self._lock, sync, sync_seconds, self._committed, self._save, self._stop)
             self._on_timer()  # somebody may be due
-        _all.add(self)
+        stays_here(self)
 
     def _recovered(self, journal: Journal, epoch: str) -> State:
         try:
@@ -458,22 +458,10 @@ class Turns:
             call()
 
     def _leave_to_parent(self) -> None:
+        # Both processes would deliver the same messages, and each of them believe that it alone does.
         self._lock = threading.Lock()  # a thread that is not here may hold the other one, in mid-turn
         self._commits = self._journal = None  # the parent goes on writing
         self._closed = "the broker did not survive a fork: it is the parent's; make another one in this process"
-
-
-_all: weakref.WeakSet[Turns] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    # Both processes would deliver the same messages, and each of them believe that it alone does.
-    for turns in _all:
-        turns._leave_to_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _takes_any(subscription: Subscription, records: Iterable[Record], refused: Collection[int]) -> bool:

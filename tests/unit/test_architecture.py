@@ -17,7 +17,7 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 
 ROWS = (
-    ("errors", "message", "metadata", "options", "clock", "put_off", "pending"),
+    ("errors", "message", "metadata", "options", "forks", "clock", "put_off", "pending"),
     ("core", "patterns"),
     ("journal",),
     ("commits", "ingest"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from typing import Protocol
 
 from inorder.client.publisher import Publisher
 from inorder.client.tracing import Tracing
 from inorder.errors import Closed
+from inorder.forks import stays_here
 from inorder.pending import Pending
 from inorder.transport import Transport
 
@@ -36,7 +35,7 @@ class Connection:
         self._open: dict[int, Closable] = {}
         self._lock = threading.Lock()
         self._closing: Pending[None] | None = None
-        _all.add(self)
+        stays_here(self)
         self._finished = False  # no handler runs any more, so nothing is left to publish
         self.is_the_parents = False  # of a process that has forked: nothing of it runs in this one
 
@@ -100,15 +99,3 @@ class Connection:
         self._lock = threading.Lock()  # a thread that is not here may hold the other one
         self._open = {}  # their threads and loops are the parent's
         self.is_the_parents = True
-
-
-_all: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for connection in _all:
-        connection._leave_to_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -7,9 +7,7 @@ paused: what waits behind it fails too, and so does all that comes, until somebo
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Collected, Request, Waiting
 from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
+from inorder.forks import stays_here
 from inorder.message import Batch, Entry, Message, batch_of, make_entry, to_columns
 from inorder.options import PublishOptions, merge
 from inorder.pending import Pending
@@ -69,7 +68,7 @@ class Publisher:
         # Those of what was sent, or has failed, by the identity of each list; shrinks without the lock.
         self._unanswered: dict[int, Sequence[Pending[Any]]] = {}
         self._closed = ""  # or why it is
-        _all.add(self)
+        stays_here(self)
 
     def _set_options(self, options: PublishOptions) -> None:
         self._options = options
@@ -518,18 +517,6 @@ class Publisher:
         for answer in answers:
             answer.set_exception(error)
         del self._unanswered[id(answers)]
-
-
-_all: weakref.WeakSet[Publisher] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for publisher in _all:
-        publisher._leave_to_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:

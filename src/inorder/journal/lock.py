@@ -4,13 +4,13 @@ import errno
 import fcntl
 import os
 import socket
-import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 from time import sleep
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.errors import JournalInUse
+from inorder.forks import stays_here
 
 LOCK_NAME = "lock"
 _GLANCES, _GLANCE_SECONDS = 10, 0.005  # somebody may just be looking who owns it
@@ -45,7 +45,7 @@ class FolderLock:
             os.close(self._descriptor)
             raise
         self.held = True
-        _held.add(self)
+        stays_here(self)
 
     def _say_who_owns_it(self) -> None:
         since = datetime.fromtimestamp(SYSTEM_CLOCK.now_us() // MICROSECONDS, UTC)
@@ -68,6 +68,9 @@ class FolderLock:
         if self.held:
             self.held = False
             os.close(self._descriptor)
+
+    def _leave_to_parent(self) -> None:
+        self.release()
 
     def __del__(self) -> None:
         self.release()
@@ -96,14 +99,3 @@ def _locked(descriptor: int, how: int) -> bool:
 def _named_in(descriptor: int) -> str:
     owner = os.pread(descriptor, _LONGEST_OWNER, 0).decode(errors="replace").strip()
     return owner or "a process that is just starting"
-
-
-_held: "weakref.WeakSet[FolderLock]" = weakref.WeakSet()
-
-
-def _release_in_child() -> None:
-    for lock in list(_held):
-        lock.release()
-
-
-os.register_at_fork(after_in_child=_release_in_child)

@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from inorder.clock import MICROSECONDS, Timer
 from inorder.errors import FailedPrecondition, InorderError
+from inorder.forks import stays_here
 from inorder.pending import Pending
 from inorder.pool.calls import Calls
 from inorder.pool.crew import Crew
@@ -68,7 +67,7 @@ class Run:
         self._stopped = False
         self._left: dict[int, Any] = {}  # what was inside then
         self.is_the_parents = False  # of a process that has forked: nothing of it runs in this one
-        _all.add(self)
+        stays_here(self)
         self._workers_gone = False  # although nobody stopped them
         self.ended_all: Pending[None] = Pending()  # every worker has ended
         self._fixed_workers = options.max_workers  # which options work out whenever they are asked
@@ -535,18 +534,6 @@ class Run:
             self._options.on_metrics(self.metrics())
         except Exception:
             _log.exception("the metrics callback of a pool failed")
-
-
-_all: weakref.WeakSet[Run] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for run in _all:
-        run._leave_to_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _is_a_failure(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from inorder.errors import Closed
+from inorder.forks import after_fork
 from inorder.transport.address import Address
 from inorder.transport.channels import channel as made_channel
 from inorder.transport.credentials import Credentials
@@ -89,5 +90,4 @@ def _forget() -> None:
     _lock, _shared = threading.Lock(), {}
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+after_fork(_forget)
