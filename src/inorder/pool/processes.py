@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -14,6 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from inorder.forks import after_fork, stays_here
 from inorder.pool.functions import synchronous
 from inorder.pool.outcomes import WorkerDied
 
@@ -96,6 +98,12 @@ class Process:
         theirs.close()  # so that the pipe ends when the process does
         self._ready = False
         self.ended = False  # as far as we know, without asking the system
+        stays_here(self)
+
+    def _leave_to_parent(self) -> None:
+        """Else it would outlive the parent for as long as this process lives, or die when this one exits."""
+        self._pipe.close()
+        multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
 
     def alive(self) -> bool:
         return not self.ended and bool(self._process.is_alive())
@@ -137,8 +145,12 @@ class Process:
 def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
     """The life of a worker process: it ends when nobody is left to ask it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the program, and that ends us
+    # What the function starts may outlive us; with our end of the pipe nobody would notice that we have ended, and what
+    # is forked would answer as well, to the next question.
+    os.set_inheritable(pipe.fileno(), False)
+    after_fork(pipe.close)
     call = synchronous(fn)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    with contextlib.suppress(EOFError, OSError):
         pipe.send_bytes(b"ready")
         while True:
             question = pipe.recv_bytes()

@@ -78,6 +78,22 @@ def test_a_process_that_dies_fails_its_item_in_its_place_and_is_replaced(fn: Cal
     assert run(fn, [0, 1, 2, 3, 4, 3, 5], workers=1) == [0, 1, 2, died, 4, died, 5]
 
 
+def test_a_process_that_dies_before_what_it_has_started_fails_its_item_at_once(tmp_path: Path) -> None:
+    pool: WorkerPool[Any] = WorkerPool(victims.die_before_somebody, kind="process", workers=1, on_error="emit")
+    outputs: list[Any] = []
+    reader = threading.Thread(target=lambda: outputs.extend(map(plain, pool.map([str(tmp_path)]))))
+    reader.start()
+    reader.join(PATIENCE_SECONDS)
+    told = list(outputs)
+    (tmp_path / "alive").unlink()
+    reader.join(PATIENCE_SECONDS)
+    assert told == ["WorkerDied: a worker process ended with exit code 7 in the middle of the item"]
+
+
+def test_a_function_that_forks_has_one_output() -> None:
+    assert run(victims.fork_on_three, range(6)) == list(range(6))
+
+
 def test_a_process_that_is_killed_from_outside_fails_its_item(tmp_path: Path) -> None:
     pool: WorkerPool[Any] = WorkerPool(victims.tell_process_and_wait, kind="process", workers=2, on_error="raise")
     outputs: list[Any] = []

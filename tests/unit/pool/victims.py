@@ -54,6 +54,29 @@ def kill_itself_on_three(item: int) -> int:
     return item
 
 
+def fork_on_three(item: int) -> int:
+    """Both processes go on."""
+    if item == 3:
+        os.fork()
+    return item
+
+
+def _leave_somebody(folder: str) -> None:
+    """Somebody who lives until the file is gone, by a fork or by the shell."""
+    alive = Path(folder, "alive")
+    alive.touch()
+    if not os.fork():
+        while alive.exists():
+            time.sleep(0.001)
+        os._exit(0)
+    os.system(f"while [ -e '{alive}' ]; do sleep 0.01; done &")  # which inherits what may be inherited
+
+
+def die_before_somebody(folder: str) -> None:
+    _leave_somebody(folder)
+    os._exit(7)
+
+
 def die_once(item: str) -> str:
     """Dies if it is the first to come by."""
     try:
