@@ -171,8 +171,8 @@ def _answer(call: Callable[[Any], Any], question: bytes) -> Any:
 
 def _portable(error: BaseException) -> BaseException:
     """The error, with the trace it had here, if it survives the way; else one that says the same."""
-    error.add_note("".join(traceback.format_exception(error)))
     try:
+        error.add_note("".join(traceback.format_exception(error)))
         pickle.loads(pickle.dumps(error))
         return error
     except Exception:

@@ -161,6 +161,7 @@ def test_what_a_function_raises_arrives_with_its_trace() -> None:
     [
         (victims.fail_wordily, "RuntimeError: Wordy: one and two"),
         (victims.fail_mutely, "RuntimeError: Mute: (it cannot be shown)"),
+        (victims.fail_frozen, "RuntimeError: Frozen: cold"),
     ],
 )
 def test_an_error_that_cannot_travel_is_told_by_another_one(fn: Callable[[int], int], text: str) -> None:

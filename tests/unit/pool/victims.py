@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,17 @@ class Mute(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """An error that takes no notes."""
+
+    reason: str
+
+
+def fail_frozen(item: int) -> int:
+    raise Frozen("cold")
 
 
 def fail_wordily(item: int) -> int:
