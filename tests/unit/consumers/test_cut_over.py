@@ -265,8 +265,12 @@ def test_who_publishes_within_a_transaction_of_the_store_waits_for_nobody(move: 
         move.moving(store=store)
 
 
-def test_several_processes_are_held_before_the_drain_and_go_after_it(move: Move) -> None:
-    processes = [move.moving(), move.moving()]
+@pytest.mark.parametrize("remembers", [False, True])
+def test_several_processes_are_held_before_the_drain_and_go_after_it(
+    move: Move, tmp_path: Path, remembers: bool
+) -> None:
+    stores = [SqliteStore(tmp_path / "db") if remembers else None for _ in range(2)]
+    processes = [move.moving(store=store) for store in stores]
     for number in range(4):
         processes[number % 2].publish_message(b"%d" % number, ordering_key="k")
     for process in processes:
@@ -280,7 +284,12 @@ def test_several_processes_are_held_before_the_drain_and_go_after_it(move: Move)
     for process in processes:
         process.go()
     assert all(answer.done() for answer in answers)
+    assert [process.state for process in processes] == ["switched", "switched"]
     assert sorted(move.read()) == ["0", "1", "2", "3", "4", "5"]
+    for store in stores:
+        if store is not None:
+            assert move.moving(store=store).state == "switched"
+            store.close()
 
 
 @pytest.mark.parametrize("key_by_key", [False, True])

@@ -17,12 +17,13 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from inorder.client.topic import Topic, json_bytes
 from inorder.consumers.moving.forwarder import Forwarder
 from inorder.consumers.moving.forwarding import BARRIER
-from inorder.consumers.store import States, Store, Stored
+from inorder.consumers.store import Conflict, States, Store, Stored
 from inorder.errors import Aborted, FailedPrecondition, InvalidMessage, ResourceExhausted
 from inorder.options import check_whole
 from inorder.pending import Pending
@@ -64,7 +65,7 @@ class MovingTopic:
         self._name = f"moving {source.name}" if name is None else name
         self._max_held = max_held
         self._lock = threading.RLock()
-        self._switched = self._remembered()  # keys, or ALL; nobody else writes them, so they are read once
+        self._switched = self._remembered()  # keys, or ALL; others write only while we are held, so read once
         self._moving: str | None = None  # the key that is draining, or ALL
         self._held: deque[_Held] = deque()
         self._entering: dict[str, int] = {}  # publishes on their way to the source, which it does not know of yet
@@ -244,7 +245,7 @@ class MovingTopic:
 
     def _remember(self, key: str) -> None:
         if self._store is not None:
-            with self._store.transaction() as connection:
+            with suppress(Conflict), self._store.transaction() as connection:  # another process may have been faster
                 States(connection, self._name).save({key: Stored(1, "", 0, b"switched")})
 
     def _hold(self, held: _Held) -> Pending[str]:
