@@ -181,7 +181,7 @@ class ForgetsWhatItHas(Receipts):
 class WithForgetfulReceipts(Forwarder):
     def __init__(self, source: Any, target: Any, **options: Any) -> None:
         super().__init__(source, target, **options)
-        self._outlet._receipts = ForgetsWhatItHas(target, self.name)
+        self._outlet._receipts = ForgetsWhatItHas(target, self.name, self._source_topic)
 
 
 BUGS: dict[str, tuple[dict[str, Any], str]] = {

@@ -153,6 +153,19 @@ def test_it_can_be_chained(move: Move) -> None:
     further.pubsub.close().result()
 
 
+def test_what_others_forward_to_the_same_topic_is_not_among_its_receipts(move: Move) -> None:
+    forwarder = run(move.forwarder())
+    payments = move.source.pubsub.topic("payments").create().result()
+    other = Forwarder(forwarding_subscription(payments, "other").result(), move.target.topic)
+    payments.publish_message(b"paid", ordering_key="order-7").result()
+    run(other)
+    receipts = move.target.pubsub.subscription("mover-receipts")
+    assert receipts.metrics().result().backlog_messages == 0
+    move.source.publish("shipped")
+    run(forwarder)
+    assert move.read() == ["paid", "shipped"]
+
+
 # -- resume ----------------------------------------------------------------------------------------
 
 

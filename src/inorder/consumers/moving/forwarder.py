@@ -124,7 +124,7 @@ class Forwarder:
             batch=batch,
             retry=retry,
             on_refused=on_refused,
-            receipts=Receipts(target, self.name) if deduplicate and not dry_run else None,
+            receipts=Receipts(target, self.name, self._source_topic) if deduplicate and not dry_run else None,
             clock=self._clock,
             tally=self._tally,
             report=self._tell_refused,

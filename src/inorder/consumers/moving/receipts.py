@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Collection, Iterable
 
 from inorder.client.topic import Topic
-from inorder.consumers.moving.forwarding import SOURCE_ID
+from inorder.consumers.moving.forwarding import SOURCE_ID, SOURCE_TOPIC
 from inorder.errors import AlreadyExists
 from inorder.message import Message
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, FlowControl, QueueLimits
@@ -25,8 +25,10 @@ MAX_HELD_BYTES = 1_000_000_000
 class Receipts:
     """The ids of the source of what the target has stored. One forwarder at a time; not thread-safe."""
 
-    def __init__(self, target: Topic, name: str) -> None:
+    def __init__(self, target: Topic, name: str, source_topic: str) -> None:
         self._subscription = target.subscription(f"{name}-receipts")
+        # What other topics are forwarded here is not this forwarder's to let go of, and would pile up.
+        self._filter = f'attributes:{SOURCE_ID} AND attributes.{SOURCE_TOPIC} = "{source_topic}"'
         self._held: dict[str, Message] = {}
 
     @property
@@ -41,7 +43,7 @@ class Receipts:
                 ack_deadline_seconds=MAX_ACK_DEADLINE_SECONDS,
                 flow_control=FlowControl(max_messages=MAX_HELD, max_bytes=MAX_HELD_BYTES),
                 queue_limits=QueueLimits(max_messages=None, max_bytes=None),
-                filter=f"attributes:{SOURCE_ID}",
+                filter=self._filter,
             ).result()
         self._subscription.seek(time=0).result()  # ends what is out
         self.read()
