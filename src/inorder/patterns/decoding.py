@@ -19,6 +19,9 @@ from inorder.errors import InorderError, InvalidArgument, UndecodableEvent
 Decode: TypeAlias = Callable[[bytes], Any]
 Read: TypeAlias = Callable[[Any, str], Any]  # a JSON value and its place in the event, which errors name
 
+# What data can be the reason for. Anything else, such as what a network raises, may be gone with the next attempt.
+_WRONG = (ValueError, TypeError, ArithmeticError, AssertionError, LookupError, InorderError, RecursionError)
+
 
 def decoder(model: Any) -> Decode:
     """How to read the data of a message for a handler that takes `model`; None: as plain JSON."""
@@ -47,8 +50,8 @@ def _attempt(decode: Callable[[], Any]) -> Any:
         return decode()
     except UndecodableEvent:
         raise
-    except (ValueError, TypeError, InorderError, RecursionError) as error:
-        raise UndecodableEvent(f"the data cannot be decoded: {error}") from error
+    except _WRONG as error:
+        raise UndecodableEvent(f"the data cannot be decoded: {str(error) or repr(error)}") from error
 
 
 def _reader(annotation: Any, where: str, known: dict[type[Any], Read]) -> Read:

@@ -172,6 +172,9 @@ class Checked:
     def __post_init__(self) -> None:
         if self.cents < 0:
             raise ValueError("cents: at least 0")
+        if not self.cents:
+            raise AssertionError
+        assert [None, "a cent", "two cents"][self.cents]
 
 
 def decoded(model: Any, body: Any) -> Any:
@@ -201,6 +204,9 @@ def test_a_dataclass_is_built_from_json_with_what_is_inside_it() -> None:
         (Paid, {"order": "7", "cents": 5, "currency": "GBP"}, "event.currency: one of 'EUR', 'USD' expected"),
         (Paid, [], "event: an object expected for Paid"),
         (Checked, {"cents": -1}, "cents: at least 0"),
+        (Checked, {"cents": 0}, r"cannot be decoded: AssertionError\(\)"),
+        (Checked, {"cents": 3}, "list index out of range"),
+        (Item, {"name": "x", "price": 10**400}, "too large to convert to float"),
         (Payment, {"order": "7"}, "at"),
     ],
 )
