@@ -22,8 +22,8 @@ BYTES = {"postgresql": "BYTEA", "sqlite": "BLOB"}
 
 # Classes of PostgreSQL's SQLSTATE. Serialization and deadlock; a row that somebody has locked:
 _AGAIN = ("40001", "40P01", "55P03")
-# no connection; no room, memory or connections left; shutting down; errors of its machine.
-_NOT_THERE = ("08", "53", "57P", "58")
+# no connection; no room, memory or connections left; shutting down; errors of its machine; a copy that is only read.
+_NOT_THERE = ("08", "53", "57P", "58", "25006")
 
 
 class SqlStore:
@@ -47,7 +47,11 @@ class SqlStore:
         self._dialect = self._engine.dialect.name
         if self._dialect not in BYTES:
             raise InvalidArgument(f"database: one of {', '.join(BYTES)}, not {self._dialect!r}")
+        if isinstance(self._engine.pool, sqlalchemy.pool.SingletonThreadPool):
+            raise InvalidArgument("database: in memory, each thread would have one of its own; use a file")
         with self.transaction() as connection:
+            if getattr(connection.raw.connection.dbapi_connection, "autocommit", False) is True:
+                raise InvalidArgument("database: an engine with transactions, not with isolation_level='AUTOCOMMIT'")
             if self._dialect == "postgresql":  # two that create a table at once trip over each other
                 connection.query("SELECT pg_advisory_xact_lock(hashtext('inorder'))", {})
             for table in TABLES:

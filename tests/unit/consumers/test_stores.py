@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 
-from inorder.consumers import SqliteStore, sqlite_store
+from inorder.consumers import SqliteStore, SqlStore, sqlite_store
 from inorder.consumers.store import Conflict, Connection, States, Store, Stored
-from inorder.errors import Closed
+from inorder.errors import Closed, InvalidArgument
 
+from ... import postgres
 from .desk import Database, run
 
 
@@ -246,3 +249,33 @@ def test_what_was_committed_is_not_told_to_have_failed(tmp_path: Path, monkeypat
         for number in range(sqlite_store.BETWEEN_LOOKS):
             save(store, a=change(number))
         assert load(store, "a") == {"a": (sqlite_store.BETWEEN_LOOKS, b"state")}
+
+
+def test_a_file_that_is_damaged_is_nobody_s_fault(tmp_path: Path) -> None:
+    (tmp_path / "damaged.db").write_bytes(bytes(range(256)) * 100)
+    with closing(sqlite3.connect(tmp_path / "damaged.db")) as damaged, pytest.raises(sqlite3.DatabaseError) as raised:
+        damaged.execute("SELECT * FROM inorder_states")
+    with closing(SqliteStore(tmp_path / "store.db")) as store:
+        assert store.trouble(raised.value) == "wait"
+
+
+def test_a_copy_of_a_database_that_is_only_read_is_nobody_s_fault(postgres_url: str) -> None:
+    """As after a failover: what answers is there, and what takes writes is elsewhere."""
+    with postgres.schema(postgres_url) as url, closing(SqlStore(url)) as store:
+        with store.transaction() as connection:
+            run(connection.raw, "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+        with pytest.raises(DBAPIError, match="read-only transaction") as raised:
+            save(store, a=change(0))
+        assert store.trouble(raised.value) == "wait"
+
+
+def test_an_engine_that_commits_each_statement_by_itself_is_refused(postgres_url: str) -> None:
+    engine = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(InvalidArgument, match="an engine with transactions"):
+        SqlStore(engine)
+    engine.dispose()
+
+
+def test_a_database_that_each_thread_has_for_itself_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="in memory, each thread would have one of its own"):
+        SqlStore("sqlite://")
