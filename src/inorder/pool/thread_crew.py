@@ -50,12 +50,21 @@ class ThreadCrew(Crew[Item]):
                 self._called += 1
                 self._coming = True
                 self._changed.notify()
-            elif self._count < self._work.limit():
+            elif self._count < self._work.limit() and self._start_thread():
                 self._count += 1
                 self._coming = True
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
             else:
                 self._missed = True
+
+    def _start_thread(self) -> bool:
+        """One that goes on when the lock is free; False if the system has no more, and others are there to do it."""
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except RuntimeError:
+            if not self._count:
+                raise
+            return False
+        return True
 
     def at_work(self) -> bool:
         return threading.get_ident() in self._threads

@@ -241,6 +241,23 @@ def test_an_endless_source_is_not_read_far_ahead(fn: Callable[[int], Any], order
             break
 
 
+def test_those_threads_do_it_that_the_system_has() -> None:
+    def fn(number: int) -> int:
+        threading.stack_size(2**47)  # so that no other thread can be started
+        return number
+
+    outputs: list[int] = []
+    pool: WorkerPool[int] = WorkerPool(fn, kind="thread", workers=3, preserve_order=True)
+    reader = threading.Thread(target=lambda: outputs.extend(pool.map(range(20))), daemon=True)
+    before = threading.stack_size()
+    try:
+        reader.start()
+        reader.join(PATIENCE_SECONDS)
+    finally:
+        threading.stack_size(before)
+    assert outputs == list(range(20))
+
+
 def test_there_are_as_many_threads_as_calls_that_wait_and_no_more() -> None:
     go_on = threading.Event()
     at_work: list[int] = []
