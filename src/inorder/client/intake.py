@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from inorder.client.lines import KeyedLine, Line, WindowLine
 from inorder.clock import MICROSECONDS, Timer
-from inorder.errors import Closed, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
+from inorder.errors import Closed, DeadlineExceeded, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
 from inorder.message import KEY, SIZE, AckedTogether, Message
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, FlowControl, SubscriptionOptions
 from inorder.pending import Pending
@@ -24,6 +24,7 @@ from inorder.transport import Terms, Transport
 
 TAKE_AT_ONCE = 100  # more than that at a time gains nothing and makes other consumers wait
 STOPPED, OTHER_OPTIONS = "stopped", "other options"  # doubts that are about all
+LONGEST_KEEP_SECONDS = 10  # who asks may be in a transaction, and have others wait for its end
 GRACE_US = 2_000  # a broker may round a deadline up to its next millisecond
 
 _log = logging.getLogger(__name__)
@@ -155,12 +156,16 @@ class Intake:
         """Ask the broker to keep the leases of messages that were given out; whether all of them are still ours.
 
         Where `holds` says what is known here, this is what the broker knows: for a moment before which there must
-        be no doubt. If it cannot be asked, the answer is no.
+        be no doubt. If it cannot be asked, the answer is no; if it does not answer in time, they are given back.
         """
+        ours = [*messages]
         try:
-            over = self._extend([message._lease for message in messages], self._deadline_seconds).result()
+            kept = self._extend([message._lease for message in ours], self._deadline_seconds)
+            over = kept.result(min(self._deadline_seconds, LONGEST_KEEP_SECONDS))
         except InorderError as error:
             _log.warning("leases could not be extended: %s", error)
+            if isinstance(error, DeadlineExceeded):
+                self.give_back(ours)
             return False
         if over:
             self._keep_leases()  # where one was lost, others may have been

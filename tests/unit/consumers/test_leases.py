@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from inorder import Message, PubSub
@@ -14,7 +15,7 @@ from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
 from inorder.transport.embedded import EmbeddedDeliveries, EmbeddedTransport
 
-from .desk import Database, desk, read, wait_until, write_down
+from .desk import PATIENCE_SECONDS, Database, desk, read, wait_until, write_down
 
 
 class Everything:
@@ -43,23 +44,25 @@ class Everything:
 
 
 class CutDeliveries(EmbeddedDeliveries):
-    """Cannot reach the broker to keep leases while `cut` is set."""
+    """Cannot reach the broker to keep leases while `cut` is set: is told so, or hears nothing."""
 
     cut: threading.Event
+    told: bool
 
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         if self.cut.is_set():
-            return Pending.failed(Unavailable("the network is down"))
+            return Pending.failed(Unavailable("the network is down")) if self.told else Pending()
         return super().extend(leases, seconds)
 
 
 class CutTransport(EmbeddedTransport):
     cut: threading.Event
+    told = True
 
     def deliveries(self, *arguments: Any) -> Any:
         made = super().deliveries(*arguments)
         made.__class__ = CutDeliveries
-        made.cut = self.cut  # type: ignore[attr-defined]
+        made.cut, made.told = self.cut, self.told  # type: ignore[attr-defined]
         return made
 
 
@@ -127,6 +130,29 @@ def test_a_lease_that_has_expired_keeps_the_handler_from_writing(database: Datab
         second.close()
     assert sorted(done_by) == ["quick", "slow"]
     assert database.effects() == [("a", 1)]
+
+
+def test_a_broker_that_does_not_answer_does_not_keep_a_transaction_open(tmp_path: Path) -> None:
+    database, cut = Database(str(tmp_path / "store.db")), threading.Event()
+    cut.set()
+    begun = threading.Event()
+
+    def apply(event: Applied, raw: Any) -> None:
+        write_down(event, raw)
+        begun.set()
+
+    with desk(database, ack_deadline_seconds=0.1) as here:
+        transport = CutTransport(here.queue, owned=False)
+        transport.cut, transport.told = cut, False
+        cut_off = Subscription(Connection(transport), "worker")
+        with Consumer(cut_off, Everything(), store=database.store(), read=read, apply=apply, on_error=here.note):
+            here.publish([("a", 1)])
+            assert begun.wait(PATIENCE_SECONDS)
+            assert database.effects() == []  # which another connection has read, after the end of that transaction
+            cut.clear()
+            here.drained()
+    assert database.effects() == [("a", 1)]
+    database.close()
 
 
 def deliver_twice(here: Any) -> tuple[Message, Message]:
