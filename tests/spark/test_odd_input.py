@@ -138,6 +138,27 @@ def test_both_limits_of_a_batch_hold(tmp_path: Path) -> None:
     assert reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())["position"] < 60
 
 
+def test_there_are_no_more_tasks_than_keys_can_be_dealt_out_to(tmp_path: Path) -> None:
+    broker(tmp_path)
+    with closing(MessageQueue.open(tmp_path)) as queue:
+        queue.publish("t", [Message(b"x"), Message(b"y", ordering_key="k")])
+    options = {"url": str(tmp_path), "topic": "t", "partitionBy": "key", "partitions": "1000000000"}
+    reader = TableReader(SourceOptions.of(options))
+    parts = reader.partitions()
+    assert len(parts) == 4_096
+    found = [row for part in parts[:2] for batch in reader.read(part) for row in batch.column("data").to_pylist()]
+    assert found == [b"x"]  # what has no key is in the first, and only there
+
+
+def test_large_messages_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    broker(tmp_path)
+    for _ in range(8):
+        broker(tmp_path, "x" * 9_900_000)
+    reader = TableReader(SourceOptions.of({"url": str(tmp_path), "topic": "t"}))
+    batches = [batch.num_rows for part in reader.partitions() for batch in reader.read(part)]
+    assert batches == [6, 2]  # below 64 MiB, where a column takes 2 GiB at most
+
+
 def test_an_address_that_is_none_is_named() -> None:
     with pytest.raises(InvalidArgument, match="url: 'file:' and a folder, a path, or grpc://host:port, not "):
         SourceOptions.of({"url": "file://[x", "topic": "t"})

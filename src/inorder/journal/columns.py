@@ -6,7 +6,6 @@ Straight from the columns of the journal, without a step per message; and rows a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from inorder.message import Batch, make_entry, to_columns
 from inorder.patterns.partitioning import slot_of
 
 ROWS = 50_000  # in a batch, about: enough that its cost is that of its bytes
+BYTES = 64 * 1024 * 1024  # or so many, if its messages are large: Arrow has no column of 2 GiB
 PUBLISHED_ROWS = 5_000  # of one published batch: the owner has others to serve between two of them
 
 SCHEMA = pa.schema(
@@ -33,17 +33,17 @@ SCHEMA = pa.schema(
 # -- out of the journal ----------------------------------------------------------------------------
 
 
-def record_batches(stretches: Iterable[Stretch], rows: int = ROWS, size: float = inf) -> Iterator[pa.RecordBatch]:
+def record_batches(stretches: Iterable[Stretch], rows: int = ROWS, size: int = BYTES) -> Iterator[pa.RecordBatch]:
     """The messages of all stretches, in order, in batches of about so many rows, or so many bytes if that is less."""
     collected: list[Stretch] = []
     count = taken = 0
     for stretch in stretches:
+        if collected and (count >= rows or taken + stretch.batch.size > size):
+            yield _record_batch(collected)
+            collected, count, taken = [], 0, 0
         collected.append(stretch)
         count += stretch.end - stretch.first
         taken += stretch.batch.size
-        if count >= rows or taken >= size:
-            yield _record_batch(collected)
-            collected, count, taken = [], 0, 0
     if collected:
         yield _record_batch(collected)
 

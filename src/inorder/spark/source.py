@@ -170,7 +170,7 @@ class _Reading:
             count = min(options.partitions, max(1, (end - first) // ROWS_PER_PARTITION))
             return [Part(tuple(one)) for one in topic.slices(first, end, count)]
         # Each task goes over everything and keeps its keys: so a key is in one task, and in order.
-        count = options.partitions
+        count = min(options.partitions, SLOTS)  # of which there are no more to share
         return [
             Part(tuple(whole), (SLOTS * part // count, SLOTS * (part + 1) // count))
             for whole in topic.slices(first, end, 1)
