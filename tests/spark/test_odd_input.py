@@ -207,6 +207,18 @@ def test_a_line_that_cannot_be_read_is_not_in_order(spark: SparkSession, tmp_pat
     assert audited(spark, tmp_path / name, mode="PERMISSIVE").findings.unkeyed
 
 
+@pytest.mark.parametrize("schema", [None, "k STRING, n BIGINT, at BIGINT"])
+def test_a_line_that_spark_passes_over_is_not_in_order_either(
+    spark: SparkSession, tmp_path: Path, schema: str | None
+) -> None:
+    (tmp_path / "log.json").write_text('{"k":"a","n":1,"at":1}\n{"k":"a","n":2,"at":2}\n{"k":"a","n":1,"at"')
+    rows = spark.read.json(str(tmp_path), schema)
+    for position in ("at", "coalesce(at, 9)") if schema is None else ("at",):
+        with pytest.raises(PySparkException, match="the log has a line that Spark could not read"):
+            audit(rows, key="k", sequence="n", position=position)
+    assert str(audit(rows.where("at > 0"), key="k", sequence="n", position="at")) == "in order: 2 events of 1 key"
+
+
 def test_blank_lines_and_several_lines_of_a_value_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
     for name, text, options in (
         ("blank.jsonl", '{"k":"a","n":1}\n\n{"k":"a","n":2}\n', {}),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Window
@@ -26,6 +28,12 @@ _IN_WORDS = {
     **dict(zip(FILE_POSITION, ("path of the file", "the row within it"), strict=True)),
     **dict(zip(LINE_POSITION, ("block of the file", "the line within it"), strict=True)),
 }
+CORRUPT = "_corrupt_record"  # where Spark's readers of text keep a line that they could not read
+_UNREAD = (
+    "the log has a line that Spark could not read, or a row with no key, number or position: read it with option "
+    "mode=FAILFAST, which names such a line, or leave such rows out"
+)
+
 _NESTED = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
 _ORDERED = (T.NumericType, T.StringType, T.BinaryType, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType)
 
@@ -132,6 +140,7 @@ def rows(log: DataFrame, names: Named) -> DataFrame:
     event_us = None if names.time is None else _time_us(log, "time", names.time)
     value = event_us if names.sequence is None else _sequence(log, names.sequence)
     assert value is not None
+    found["key"] = _unless_unread(log, names, found["key"], value, *positions.values())
     found |= {"value": F.when(placed, value), **positions}
     if event_us is not None and not names.by_time:
         found["event_us"] = F.when(placed & value.isNotNull(), event_us)
@@ -146,6 +155,17 @@ def rows(log: DataFrame, names: Named) -> DataFrame:
         return log.select(*(column.alias(name) for name, column in found.items()))
     except PySparkException as error:
         raise InvalidArgument(f"these columns cannot be read together: {reason(error)}") from None
+
+
+def _unless_unread(log: DataFrame, names: Named, key: Column, *others: Column) -> Column:
+    """The key; but a row with nothing in it was a line that Spark could not read, and nobody knows what it said.
+
+    Those of a file of text whose lines are counted have a position, and are none of these: who reads it has chosen.
+    """
+    unread = reduce(and_, (column.isNull() for column in (key, *others)))
+    if CORRUPT in log.columns and names.position != LINE_POSITION:
+        unread = unread | F.col(CORRUPT).isNotNull()
+    return F.when(unread, F.raise_error(F.lit(_UNREAD))).otherwise(key)
 
 
 def by_key(rows: DataFrame, names: Named) -> DataFrame:
