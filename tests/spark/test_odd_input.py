@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -18,6 +19,7 @@ from pyspark.sql.types import StringType
 from inorder import Message
 from inorder.broker import MessageQueue
 from inorder.errors import DataLoss, InvalidArgument, NotRetained
+from inorder.journal.columns import in_utf8
 from inorder.journal.incoming import INCOMING
 from inorder.journal.reading import JournalReader
 from inorder.patterns.encoding import digest
@@ -171,13 +173,43 @@ def test_an_epoch_that_nobody_would_ever_publish_is_refused() -> None:
 
 def save(spark: SparkSession, folder: Path, columns: str, **options: Any) -> None:
     rows = spark.sql(f"SELECT {columns}")
-    rows.write.format("inorder").options(url=str(folder), topic="t", **options).mode("append").save()
+    rows.write.format("inorder").options(**{"url": str(folder), "topic": "t", **options}).mode("append").save()
 
 
 def test_rows_are_not_written_where_no_broker_is(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="there is no folder"):
         save(spark, tmp_path / "typo", "'x' AS data")
     assert not (tmp_path / "typo").exists()
+
+
+def test_rows_are_not_written_to_a_topic_that_a_folder_does_not_have(spark: SparkSession, tmp_path: Path) -> None:
+    broker(tmp_path)
+    with pytest.raises(PySparkException, match="Topic not found: typo"):
+        save(spark, tmp_path, "'x' AS data", topic="typo")
+    assert not (tmp_path / INCOMING).exists()
+    with closing(MessageQueue.open(tmp_path)) as queue:
+        queue.register_topic("typo")
+        save(spark, tmp_path, "'x' AS data", topic="typo")  # seen although it was looked for before
+        queue.unregister_topic("typo")
+        with pytest.raises(PySparkException, match="Topic not found: typo"):
+            save(spark, tmp_path, "'x' AS data", topic="typo")
+
+
+@pytest.mark.parametrize("name", ["ordering_key", "attributes"])
+def test_bytes_that_are_no_text_are_told_by_their_column(name: str) -> None:
+    text = pa.array([b"a", b"\xff"]).view(pa.string())
+    made = {"ordering_key": text, "attributes": pa.MapArray.from_arrays([0, 1, 2], text, text)}
+    rows = pa.RecordBatch.from_pydict({"data": ["x", "y"], name: made[name]})
+    with pytest.raises(InvalidArgument, match=f"column '{name}': a text in it is not UTF-8"):
+        in_utf8(rows)
+    found = in_utf8(pa.RecordBatch.from_pydict({"data": text}))
+    assert found.column("data").to_pylist() == [b"a", b"\xff"]
+
+
+def test_a_key_that_is_no_text_is_told_by_its_column(spark: SparkSession, tmp_path: Path) -> None:
+    broker(tmp_path)
+    with pytest.raises(PySparkException, match="column 'ordering_key': a text in it is not UTF-8"):
+        save(spark, tmp_path, "'x' AS data, cast(X'61FF' AS STRING) AS ordering_key")
 
 
 def test_a_task_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -120,6 +120,22 @@ def checked(rows: pa.RecordBatch) -> Iterator[Batch]:
         yield _batch(rows.slice(start, PUBLISHED_ROWS))
 
 
+def in_utf8(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same with data as bytes. Spark takes any bytes for text, so what is no text is refused by its column."""
+    names = rows.schema.names
+    columns = [
+        rows.column(at).cast(pa.binary()) if name == "data" else rows.column(at) for at, name in enumerate(names)
+    ]
+    for name, column in zip(names, columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            raise InvalidArgument(
+                f"column {name!r}: a text in it is not UTF-8; hex or base64 make one of any bytes"
+            ) from None
+    return pa.RecordBatch.from_arrays(columns, names)
+
+
 def _is_attributes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type) and pa.types.is_string(kind.item_type))
 

@@ -19,10 +19,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.journal.columns import in_utf8
 from inorder.journal.incoming import check_writer
 from inorder.options import check_name, check_whole
 from inorder.spark.staging import open_staging
-from inorder.spark.topics import check_url
+from inorder.spark.topics import check_topic, check_url
 
 OPTIONS = ("url", "topic", "writer", "epoch")
 COLUMNS = {"data": "BINARY or STRING", "ordering_key": "STRING", "attributes": "MAP<STRING, STRING>"}
@@ -95,11 +96,12 @@ class _Staging:
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_schema(schema)
+        check_topic(options.url, options.topic)
         self._options = options
 
     def _stage(self, writer: str, epoch: int, iterator: Iterator[pa.RecordBatch]) -> Staged:
         with open_staging(self._options.url, self._options.topic) as staging:
-            parts = staging.stage(writer, epoch, iterator)
+            parts = staging.stage(writer, epoch, map(in_utf8, iterator))
         return Staged(writer, _context().partitionId(), tuple(parts))
 
     def _commit(self, epoch: int, messages: list[Any]) -> None:

@@ -6,12 +6,13 @@ The other one is for servers: see `inorder.spark.wire`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.errors import FailedPrecondition, InorderError, InvalidArgument
 from inorder.journal.columns import of_slots, record_batches
 from inorder.journal.reading import JournalReader, Slice, read_slice
 from inorder.spark.bounds import Bounds
@@ -89,6 +90,23 @@ def check_url(url: str) -> None:
         parse(url)
     else:
         folder_of(url)
+
+
+def check_topic(url: str, topic: str) -> None:
+    """Refuse a topic that a folder does not have, as its owner will look when nobody waits. A server says so itself."""
+    if is_address(url):
+        return
+    try:
+        _known(folder_of(url), topic).bounds()
+    except InorderError:  # of a folder that may have been another one then
+        _known.cache_clear()
+        _known(folder_of(url), topic).bounds()
+
+
+@lru_cache(4)
+def _known(folder: str, topic: str) -> FolderTopic:
+    """Kept, as a stream asks for each batch, and to open a large journal takes a while."""
+    return FolderTopic(folder, topic)
 
 
 def folder_of(url: str) -> str:
