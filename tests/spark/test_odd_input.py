@@ -92,10 +92,13 @@ def test_a_topic_that_was_set_back_is_not_read_on_as_if_nothing_had_happened(tmp
     begin = reader().initialOffset()
     read = reader().latestOffset(begin, ReadAllAvailable())
     assert read["position"] == 4
+    running = reader()
+    assert running.latestOffset(read, ReadAllAvailable()) == read
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)
-    with pytest.raises(DataLoss, match="ends before position 2, and the query has read up to 4"):
-        reader().latestOffset(read, ReadAllAvailable())
+    for query in (reader(), running):
+        with pytest.raises(DataLoss, match="ends before position 2, and the query has read up to 4"):
+            query.latestOffset(read, ReadAllAvailable())
     with pytest.raises(DataLoss, match="ends before position 2, and the query has read up to 4"):
         reader().partitions(begin, read)  # a batch that is run again
     goes_on = reader(failOnDataLoss="false").latestOffset(read, ReadAllAvailable())

@@ -93,6 +93,8 @@ class JournalReader:
 
     def refresh(self) -> None:
         """Take in what has become durable since the last time, and forget what was dropped."""
+        if self.frames.end() < self.at:
+            self._start_over()  # the folder was set back, and what is known is of another one
         while True:
             try:
                 if not self.at:
@@ -101,6 +103,9 @@ class JournalReader:
                 break
             except FrameDropped:
                 self._start_over()  # the owner was faster, and so there is a newer snapshot
+            except BaseException:
+                self._start_over()  # or what was taken in would be so twice
+                raise
         self._forget_dropped()
 
     def _take_snapshot(self) -> None:

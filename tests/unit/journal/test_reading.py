@@ -1,15 +1,18 @@
 """Messages by topic and position beside the owner: what is durable, all of it, and nothing else."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from inorder.broker import MessageQueue
-from inorder.errors import InvalidArgument, JournalDamaged, NotFound, NotRetained, TopicNotFound
-from inorder.journal import Store
+from inorder.errors import InvalidArgument, JournalDamaged, JournalFailed, NotFound, NotRetained, TopicNotFound
+from inorder.journal import Location, Store
 from inorder.journal.files import Folder
 from inorder.journal.journal import Journal
+from inorder.journal.reader import SegmentReader
 from inorder.journal.reading import JournalReader, Stretch
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
@@ -264,3 +267,55 @@ def test_a_segment_that_is_lost_before_the_snapshot_is_damage_for_readers_too(tm
         os.truncate(tmp_path / "00000002.log", size)
     with pytest.raises(JournalDamaged, match=f"location {2 << 40 | (size or 32)}"):
         JournalReader(tmp_path)
+
+
+def test_a_reader_sees_that_its_folder_was_set_back(tmp_path: Path, kind: str) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    queue = opened(folder, kind)
+    queue.register_topic("orders", {"message_retention_duration": 3_600})
+    publish(queue, "orders", 2)
+    queue.close()
+    shutil.copytree(folder, copy)
+    queue = opened(folder, kind)
+    publish(queue, "orders", 1, 1)
+    queue.close()
+    reader = JournalReader(folder)
+    assert reader.end("orders") == 4
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    reader.refresh()
+    assert reader.end("orders") == 2
+    queue = opened(folder, kind)
+    publish(queue, "orders", 3)
+    reader.refresh()
+    assert positions(list(reader.read("orders"))) == [0, 1, 2, 3, 4]
+    queue.close()
+
+
+class CutShort(SegmentReader):
+    """Its first so many frames can be read, and then none for now."""
+
+    frames: int | None = None
+
+    def read(self, start: Location | None = None, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
+        for number, frame in enumerate(super().read(start, end)):
+            if number == self.frames:
+                raise JournalFailed("read", "a file", OSError("not now"))
+            yield frame
+
+
+def test_what_was_read_before_a_failure_is_not_taken_in_twice(tmp_path: Path) -> None:
+    queue = opened(tmp_path, "segments")
+    queue.register_topic("orders")
+    reader = JournalReader(tmp_path)
+    reader.frames = cut = CutShort(Folder(tmp_path))
+    queue.unregister_topic("orders")  # which nobody can do twice
+    queue.register_topic("orders")
+    publish(queue, "orders", 1, 2)
+    for cut.frames in range(4):
+        with pytest.raises(JournalFailed, match="not now"):
+            reader.refresh()
+    cut.frames = None
+    reader.refresh()
+    assert positions(list(reader.read("orders"))) == [0, 1, 2]
+    queue.close()
