@@ -128,7 +128,7 @@ class Intake:
             with self._lock:
                 taken = [] if self.stopped else self._line.take(count)
                 messages = taken if not self.doubts else self._still_held(taken)
-                self._out.update([(message._lease, message) for message in messages])
+                self._out.update(zip([message._lease for message in messages], messages, strict=True))
             if messages or (not taken and not self._refill()):
                 return messages
 
@@ -263,7 +263,7 @@ class Intake:
         until_us = self._clock.now_us() + self._deadline_us
         for message in messages:
             message._until_us = until_us
-        self._held.update({message._lease: message for message in messages})
+        self._held.update(zip([message._lease for message in messages], messages, strict=True))
         self._held_bytes += sum([message._record[SIZE] for message in messages])
         self._line.put(messages)
         if self._timer is None:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Collected, Request, Waiting
+from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Collected, Request, Tally, Waiting
 from inorder.clock import Timer
 from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.forks import stays_here
@@ -49,9 +49,7 @@ class Publisher:
         self._set_options(PublishOptions())
         # Those of all keys together: of most there is one, and a batch of its own for each would cost more than that.
         self._collected = Collected.nothing()
-        self._of_key: dict[str, tuple[int, int]] = {}  # how many of each key, and their bytes
-        self._counted = 0  # how many of those that are collected
-        self._most_of_a_key = self._most_bytes_of_a_key = 0
+        self._tally = Tally(self._collected.keys, self._collected.sizes)
         # While there are no more than these, one more is collected without a look at anything else: no limit can be
         # reached, and there is a timer, a request or the end of a turn that sends it.
         self._messages_up_to = self._bytes_up_to = 0
@@ -285,17 +283,13 @@ class Publisher:
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
         key, _, _, size = entry
         batching = self._batching
-        self._count_keys()
-        count, total = self._of_key.get(key, (0, 0))
-        if count and total + size > batching.max_bytes:
+        if self._tally.exceeds(key, batching.max_bytes - size):
             self._send(self._take_out({key}))
         self._collected.add(entry, answer)
         self._count(1, size)
-        self._count_keys()
-        count, total = self._of_key[key]
-        if count >= batching.max_messages or total >= batching.max_bytes:
+        if self._tally.count_of(key) >= batching.max_messages or self._tally.exceeds(key, batching.max_bytes - 1):
             self._send(self._take_out({key}))
-        elif self._counted >= MAX_REQUEST_MESSAGES:
+        elif len(self._collected.keys) >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
         elif batching.max_milliseconds or self._requests:
             if self._timer is None and batching.max_milliseconds:
@@ -304,26 +298,14 @@ class Publisher:
         else:
             self._send_soon()
 
-    def _count_keys(self) -> None:
-        """Count those that were collected since they were counted last."""
-        of_key, (keys, _, _, sizes, _) = self._of_key, self._collected
-        for row in range(self._counted, len(keys)):
-            key = keys[row]
-            count, total = of_key.get(key, (0, 0))
-            of_key[key] = count, total = count + 1, total + sizes[row]
-            if count > self._most_of_a_key:
-                self._most_of_a_key = count
-            if total > self._most_bytes_of_a_key:
-                self._most_bytes_of_a_key = total
-        self._counted = len(keys)
-
     def _free_some(self, loop: AbstractEventLoop | None = None) -> None:
         """What is collected, by this loop, is sent in time; more can come before one of the limits can be reached."""
         if self._closed or self._paused or self._options.message_ordering is False:
             return  # each is looked at
         batching, flow = self._batching, self._flow
-        left = min(batching.max_messages - self._most_of_a_key, MAX_REQUEST_MESSAGES - self._counted) - 1
-        left_bytes = batching.max_bytes - self._most_bytes_of_a_key - 1
+        most, most_bytes = self._tally.most(batching.max_bytes)
+        left = min(batching.max_messages - most, MAX_REQUEST_MESSAGES - len(self._collected.keys)) - 1
+        left_bytes = batching.max_bytes - most_bytes - 1
         self._free_for = loop
         self._messages_up_to = min(self._messages + left, flow.max_messages)
         self._bytes_up_to = min(self._bytes + left_bytes, flow.max_bytes)
@@ -342,16 +324,14 @@ class Publisher:
 
     def _take_out(self, keys: set[str]) -> Collected:
         """What is collected of these keys."""
-        self._count_keys()
-        all_of_it = self._of_key.keys() <= keys  # as of a key that is busy
+        all_of_it = keys.issuperset(self._collected.keys)  # as of a key that is busy
         taken, others = (self._collected, Collected.nothing()) if all_of_it else self._collected.split(keys)
         self._collect_anew(others)
-        self._count_keys()
         return taken
 
     def _collect_anew(self, collected: Collected) -> None:
-        self._collected, self._of_key = collected, {}
-        self._counted = self._most_of_a_key = self._most_bytes_of_a_key = self._messages_up_to = 0
+        self._collected, self._tally = collected, Tally(collected.keys, collected.sizes)
+        self._messages_up_to = 0
         self._free_for = None
 
     def _count(self, messages: int, size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,6 +59,54 @@ class Collected(NamedTuple):
         for entry, answer in self.rows():
             (these if entry[0] in keys else others).add(entry, answer)
         return these, others
+
+
+class Tally:
+    """How many of each key are collected, and their bytes.
+
+    It looks at what has come since it looked last, so that mostly many are counted at once and in C; and it counts
+    the bytes of each key only if all of them together could be too many for one.
+    """
+
+    __slots__ = ("_by_key", "_bytes", "_counts", "_keys", "_most", "_seen", "_sizes", "_weighed")
+
+    def __init__(self, keys: Sequence[str], sizes: Sequence[int]) -> None:
+        self._keys = keys
+        self._sizes = sizes
+        self._seen = 0  # so many of them
+        self._counts: Counter[str] = Counter()
+        self._most = 0
+        self._bytes = 0
+        self._weighed = 0  # so many are part of the following
+        self._by_key: dict[str, int] = {}
+
+    def count_of(self, key: str) -> int:
+        self._look()
+        return self._counts[key]
+
+    def exceeds(self, key: str, size: int) -> bool:
+        """Whether there are messages of a key, and more bytes of it than so many."""
+        self._look()
+        return self._bytes > size and self._bytes_by_key().get(key, size) > size
+
+    def most(self, limit: int) -> tuple[int, int]:
+        """No key has more messages, or more bytes; of these only a bound, while all have less than half the limit."""
+        self._look()
+        return self._most, self._bytes if 2 * self._bytes < limit else max(self._bytes_by_key().values())
+
+    def _look(self) -> None:
+        if new := self._keys[self._seen :]:
+            self._counts.update(new)
+            self._most = max(self._most, *map(self._counts.__getitem__, new))
+            self._bytes += sum(self._sizes[self._seen :])
+            self._seen += len(new)
+
+    def _bytes_by_key(self) -> dict[str, int]:
+        by_key = self._by_key
+        for key, size in zip(self._keys[self._weighed :], self._sizes[self._weighed :], strict=True):
+            by_key[key] = by_key.get(key, 0) + size
+        self._weighed = len(self._keys)
+        return by_key
 
 
 class Request:
