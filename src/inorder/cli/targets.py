@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 from inorder.cli.exits import HUNG_UP, TERMINATED
 from inorder.client.pubsub import PubSub
 from inorder.errors import InvalidArgument
 from inorder.journal.reading import existing_journal
+from inorder.transport import address
 from inorder.transport.address import is_address, without_options
 
 VARIABLE: Final = "INORDER_TARGET"
@@ -50,9 +50,7 @@ def folder_of(target: str) -> Path | None:
     """Of a broker in a folder, that."""
     if not target.startswith("file:"):
         return None
-    folder = unquote(target.removeprefix("file:").partition("?")[0])
-    if not folder:
-        raise InvalidArgument(f"target: a folder after 'file:', as in 'file:./data', not {target!r}")
+    folder, _ = address.folder_of(target)
     return Path(folder)
 
 

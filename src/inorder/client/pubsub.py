@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
@@ -15,7 +15,7 @@ from inorder.client.tracing import Tracing
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.pending import Pending
 from inorder.transport import Transport
-from inorder.transport.address import is_address, parse, without_options
+from inorder.transport.address import folder_of, is_address, parse, without_options
 from inorder.transport.embedded import EmbeddedTransport
 
 
@@ -124,9 +124,7 @@ def _connect(target: str) -> Transport:
 
 def _open(target: str) -> MessageQueue:
     """A durable broker by its address: `file:./data`, with options as in `file:./data?journal=sqlite&sync=interval`."""
-    folder, _, query = target.removeprefix("file:").partition("?")
-    if not folder:
-        raise InvalidArgument(f"target: a folder after 'file:', as in 'file:./data', not {target!r}")
+    folder, query = folder_of(target)
     options: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in ("journal", "sync", "sync_seconds"):
@@ -139,4 +137,4 @@ def _open(target: str) -> MessageQueue:
             options["sync_seconds"] = float(options["sync_seconds"])
         except ValueError:
             raise InvalidArgument(f"sync_seconds: a number, not {options['sync_seconds']!r}") from None
-    return MessageQueue.open(unquote(folder), **options)
+    return MessageQueue.open(folder, **options)

@@ -1,10 +1,10 @@
-"""Where a server is: `grpc://host:port?project=P&timeout=SECONDS`, and the options of credentials.py."""
+"""Where a broker is: `file:./data`, `grpc://host:port?project=P&timeout=SECONDS`, and the options of credentials.py."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from inorder.core.producers import check_producer
 from inorder.errors import InvalidArgument
@@ -45,6 +45,15 @@ class Address:
 
     def _resource(self, collection: str, name: str) -> str:
         return name if "/" in name else f"projects/{self.project}/{collection}/{name}"
+
+
+def folder_of(target: str) -> tuple[str, str]:
+    """The folder that `file:./data?sync=none` names, and its options as they stand there."""
+    folder, _, options = target.removeprefix("file:").partition("?")
+    # Of `file://data` some expect a folder here, others one of another host; it would be /data.
+    if not folder or (folder.startswith("//") and not folder.startswith("///")):
+        raise InvalidArgument(f"target: a folder after 'file:', as in 'file:./data' or 'file:/data', not {target!r}")
+    return unquote(folder), options
 
 
 def is_address(url: str) -> bool:

@@ -151,7 +151,8 @@ def test_a_journal_and_its_broker_show_the_same(tmp_path: Path) -> None:
         ("", "no target: give --target file:FOLDER or grpc://HOST:PORT"),
         ("kafka:x", "target: file:FOLDER or grpc://HOST:PORT, not 'kafka:x'"),
         ("./data", "target: file:FOLDER or grpc://HOST:PORT, not './data'"),
-        ("file:", "target: a folder after 'file:', as in 'file:./data', not 'file:'"),
+        ("file:", "target: a folder after 'file:', as in 'file:./data' or 'file:/data', not 'file:'"),
+        ("file://./data", "target: a folder after 'file:', as in 'file:./data' or 'file:/data', not 'file://./data'"),
     ],
 )
 @pytest.mark.parametrize("given", [("create", "orders"), ("list",)], ids=["create", "list"])

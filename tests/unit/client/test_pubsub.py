@@ -116,7 +116,7 @@ def test_an_unknown_target_is_refused_without_its_secrets(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["", "memory", "redis://localhost", 7, "file:", "file:x?jurnal=sqlite", MessageQueue]
+    "target", ["", "memory", "redis://localhost", 7, "file:", "file://data", "file:x?jurnal=sqlite", MessageQueue]
 )
 def test_an_unknown_target_is_refused(target: Any) -> None:
     with pytest.raises(InvalidArgument, match="target"):
