@@ -761,11 +761,12 @@ def _refuse(subscription: Subscription, more_is_coming: bool) -> None:
     """A full queue that may not drop: the publisher waits or is refused."""
     limits = subscription.limits
     if limits.when_full == "error":
-        raise QueueFull(
-            subscription.name,
-            f"it holds {subscription.backlog_messages} messages and {subscription.backlog_bytes} bytes, "
-            f"its limits are {limits.max_messages} messages and {limits.max_bytes} bytes",
-        )
+        both = ((limits.max_messages, "messages"), (limits.max_bytes, "bytes"))
+        most = " and ".join(f"{limit} {unit}" for limit, unit in both if limit is not None)
+        held = f"{subscription.backlog_messages} messages and {subscription.backlog_bytes} bytes"
+        if subscription.backlog_messages or more_is_coming:
+            raise QueueFull(subscription.name, f"it holds {held}, its limits are {most}")
+        raise QueueFull(subscription.name, f"this request alone is beyond its limits of {most}")
     # A batch larger than the whole queue would wait for ever: it is let in when the queue is empty.
     if subscription.backlog_messages or more_is_coming:
         raise NoRoom(f"subscription {subscription.name!r} is full")

@@ -334,6 +334,12 @@ class QueueCapacity(QueueCase):
         [message] = self.pull()
         assert (message.data, message.position) == (b"c", 2)
 
+    def test_a_publish_that_is_larger_than_the_whole_queue_is_told_so(self) -> None:
+        """message-queue BR-022"""
+        self.limit(max_messages=2, max_bytes=None, when_full="error")
+        with self.refused(QueueFull, "worker", "this request alone is beyond its limits of 2 messages"):
+            self.publish("a", "b", "c")
+
     # -- block -------------------------------------------------------------------------------------
 
     def test_a_full_subscription_can_make_the_publisher_wait(self) -> None:
