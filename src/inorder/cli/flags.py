@@ -12,6 +12,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from types import UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from inorder.errors import InvalidArgument
 from inorder.options import ALIASES, SubscriptionOptions, TopicOptions
 
 _NONE: Final = "none"
@@ -92,7 +93,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
         text = HELP[cls][".".join(flag.path)]
         if is_dataclass(flag.kind):
             group.add_argument(
-                f"--no-{_as_flag(flag.path[0])[2:]}",
+                _taken_away(flag),
                 dest=flag.dest,
                 action="store_const",
                 const=None,
@@ -130,6 +131,8 @@ def given_options(given: argparse.Namespace, cls: type[Any], current: object = N
             continue
         value = getattr(given, flag.dest)
         if len(flag.path) == 1:
+            if flag.path[0] in found:  # by its parts, which came before
+                raise InvalidArgument(f"{_taken_away(flag)}: not together with the parts of what it takes away")
             found[flag.path[0]] = value
             continue
         holder, part = flag.path
@@ -160,6 +163,11 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     kinds = [kind for kind in get_args(hint) if kind is not type(None)]
     [kind] = kinds
     return kind, len(kinds) < len(get_args(hint))
+
+
+def _taken_away(flag: Flag) -> str:
+    """`--no-retry-policy`."""
+    return f"--no-{_as_flag(flag.path[0])[2:]}"
 
 
 def _shown(default: object) -> str:

@@ -104,6 +104,15 @@ def test_a_value_that_cannot_be_is_refused_with_its_limit(orders: Program, capsy
     assert "--queue-max-messages: invalid whole number value: 'many'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", [("create", "billing", "orders"), ("update", "worker")], ids=["create", "update"])
+def test_an_option_is_not_given_and_taken_away_at_once(orders: Program, given: tuple[str, ...]) -> None:
+    orders.ok("subscription", "create", "worker", "orders")
+    ran = orders("subscription", *given, "--no-retry-policy", "--retry-minimum-backoff", 5)
+    assert (ran.code, ran.err.startswith("inorder: --no-retry-policy: not together")) == (2, True)
+    [left] = orders.json("subscription", "list")
+    assert (left["subscription"], left["options"]["retry_policy"]) == ("worker", None)
+
+
 def test_what_waits_is_shown_and_a_list_can_be_of_one_topic(orders: Program) -> None:
     orders.ok("subscription", "create", "billing", "orders")
     orders.ok("publish", "orders", "a", "b")
