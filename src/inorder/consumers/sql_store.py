@@ -25,6 +25,8 @@ _AGAIN = ("40001", "40P01", "55P03")
 # no connection; no room, memory or connections left; shutting down; errors of its machine; a copy that is only read.
 _NOT_THERE = ("08", "53", "57P", "58", "25006")
 
+_IDLE, _BEGUN = 0, 2  # PQTRANS_IDLE and PQTRANS_INTRANS of PostgreSQL's own library
+
 
 class SqlStore:
     """A database by its URL, or by an `Engine` of yours. Thread-safe.
@@ -151,8 +153,11 @@ class _SqlConnection:
         """As `as_of`."""
 
     def check(self) -> None:
-        # Of others SQLAlchemy knows when they end.
-        if self._is_sqlite and not self.raw.connection.dbapi_connection.in_transaction:
+        # SQLAlchemy does not know what a statement may do; drivers do.
+        driver = self.raw.connection.dbapi_connection
+        info = getattr(driver, "info", None)
+        begun = driver.in_transaction if self._is_sqlite else getattr(info, "transaction_status", _BEGUN) != _IDLE
+        if not begun:
             raise TransactionEnded
 
     def attempt(self) -> AbstractContextManager[None]:
