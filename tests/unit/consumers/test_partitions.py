@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inorder import Message, PubSub
+from inorder import Message, PubSub, QueueLimits
 from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
 from inorder.consumers import PartitionedTopic, SqliteStore
@@ -376,6 +376,20 @@ def test_a_member_that_leaves_leaves_its_partitions_at_once(topic: PartitionedTo
     wait_until(lambda: workers.members[1].partitions == [0, 1, 2, 3])
     workers.publish(topic, [f"order-{number}" for number in range(8)], 3)
     workers.check(24)
+
+
+def test_a_member_that_could_not_join_consumes_nothing(topic: PartitionedTopic, pubsub: PubSub) -> None:
+    group = topic.group("billing").create()
+    full = QueueLimits(max_messages=1, when_full="error")
+    pubsub.topic("orders-changes").subscription("full").create(queue_limits=full).result()
+    pubsub.topic("orders-changes").publish_message().result()  # so that nothing can be announced
+    handled: list[bytes] = []
+    with pytest.raises(ResourceExhausted):
+        group.join(lambda message: handled.append(message.data))
+    assert group.assignment() == {}
+    topic.publish_message(b"placed", ordering_key="order-7").result()
+    [message] = group.subscription(topic.partition_of("order-7")).pull().result()
+    assert (message.data, handled) == (b"placed", [])
 
 
 def test_a_member_ends_with_its_broker(store: SqliteStore) -> None:

@@ -195,6 +195,9 @@ class Member:
             self.step()
             self._table.announce()  # others may have to give something
         except Exception as error:
+            with self._lock, suppress(Exception):  # nobody gets hold of it who could close it
+                self._close({*self._open})
+                self._membership.leave()
             self._joined.set_exception(error)
             return
         self._joined.set_result(None)
