@@ -121,7 +121,7 @@ class SqlStore:
     def close(self) -> None:
         self._closed = True
         if self._own:
-            self._engine.dispose()
+            self._engine.dispose(close=self._process == os.getpid())  # or the parent's connections would end
 
 
 class _SqlConnection:

@@ -109,6 +109,8 @@ class SqliteStore:
         return "wait" if isinstance(error, Closed) or not_there(error) else None
 
     def close(self) -> None:
+        if self._process != os.getpid():  # it is the parent's, and so is who has the lock
+            return
         with self._lock:
             self._closed = True
             self._database.close()

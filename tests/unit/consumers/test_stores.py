@@ -1,5 +1,7 @@
 """What a store promises to whoever keeps states in it, on every database."""
 
+import faulthandler
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -15,7 +17,7 @@ from inorder.consumers.store import Conflict, Connection, States, Store, Stored
 from inorder.errors import Closed, InvalidArgument
 
 from ... import postgres
-from .desk import Database, run
+from .desk import PATIENCE_SECONDS, Database, run
 
 
 def change(before: int, state: bytes = b"state", *, wake_at_us: int | None = None) -> Stored:
@@ -279,3 +281,44 @@ def test_an_engine_that_commits_each_statement_by_itself_is_refused(postgres_url
 def test_a_database_that_each_thread_has_for_itself_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="in memory, each thread would have one of its own"):
         SqlStore("sqlite://")
+
+
+def close_in_a_fork(store: Store) -> None:
+    child = os.fork()
+    if not child:
+        try:
+            faulthandler.dump_traceback_later(5, exit=True)  # at a lock that nobody releases
+            store.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_process_closes_the_store_of_its_parent_in_the_middle_of_a_transaction(database: Database) -> None:
+    store = database.store()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with store.transaction() as connection:
+            States(connection, "worker").save({"a": change(0)})
+            begun.set()
+            assert go_on.wait(PATIENCE_SECONDS)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert begun.wait(PATIENCE_SECONDS)
+    close_in_a_fork(store)
+    go_on.set()
+    writer.join()
+    assert load(store, "a") == {"a": (1, b"state")}
+
+
+def test_a_forked_process_leaves_the_connections_of_its_parent_open(postgres_url: str) -> None:
+    with postgres.schema(postgres_url) as url, closing(SqlStore(url)) as store:
+        sessions: list[Any] = []
+        for _ in range(2):
+            with store.transaction() as connection:
+                sessions += run(connection.raw, "SELECT pg_backend_pid()")
+            close_in_a_fork(store)
+        assert sessions[0] == sessions[1]
