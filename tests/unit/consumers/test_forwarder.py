@@ -166,6 +166,25 @@ def test_what_others_forward_to_the_same_topic_is_not_among_its_receipts(move: M
     assert move.read() == ["paid", "shipped"]
 
 
+def test_a_topic_may_have_a_long_name(move: Move) -> None:
+    topic = move.source.pubsub.topic("o" * 255).create().result()
+    topic_of_another = move.source.pubsub.topic("p" * 255).create().result()
+    forwarders = [
+        Forwarder(forwarding_subscription(one, name).result(), move.target.topic)
+        for one, name in ((topic, "long"), (topic_of_another, "other"))
+    ]
+    for one in (topic, topic_of_another):
+        one.publish_message(b"placed", ordering_key="order-7").result()
+    publish_and_die(forwarders[0])
+    move.source.pubsub.subscription("long").seek(time=0).result()
+    again = Forwarder(move.source.pubsub.subscription("long"), move.target.topic)
+    run(again)
+    run(forwarders[1])
+    assert again.progress().repeated == 1
+    assert move.read() == ["placed", "placed"]
+    assert move.target.pubsub.subscription("long-receipts").metrics().result().backlog_messages == 0
+
+
 # -- resume ----------------------------------------------------------------------------------------
 
 

@@ -15,11 +15,12 @@ from inorder.client.topic import Topic
 from inorder.consumers.moving.forwarding import SOURCE_ID, SOURCE_TOPIC
 from inorder.errors import AlreadyExists
 from inorder.message import Message
-from inorder.options import MAX_ACK_DEADLINE_SECONDS, FlowControl, QueueLimits
+from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_FILTER_BYTES, FlowControl, QueueLimits
 
 AT_ONCE = 1_000
 MAX_HELD = 1_000_000  # after a crash, all that was under way; never more than a few lists of messages
 MAX_HELD_BYTES = 1_000_000_000
+LONG_NAME = 150  # so much of it fits
 
 
 class Receipts:
@@ -27,8 +28,7 @@ class Receipts:
 
     def __init__(self, target: Topic, name: str, source_topic: str) -> None:
         self._subscription = target.subscription(f"{name}-receipts")
-        # What other topics are forwarded here is not this forwarder's to let go of, and would pile up.
-        self._filter = f'attributes:{SOURCE_ID} AND attributes.{SOURCE_TOPIC} = "{source_topic}"'
+        self._filter = _forwarded_from(source_topic)
         self._held: dict[str, Message] = {}
 
     @property
@@ -62,3 +62,14 @@ class Receipts:
         for source_id in ids:
             if source_id in self._held:
                 self._held.pop(source_id).ack()
+
+
+def _forwarded_from(topic: str) -> str:
+    """The filter for what comes from this topic, or from one that begins alike if its name is too long for a filter.
+
+    What is forwarded from others is not this forwarder's to let go of, and would pile up.
+    """
+    exactly = f'attributes:{SOURCE_ID} AND attributes.{SOURCE_TOPIC} = "{topic}"'
+    if len(exactly) <= MAX_FILTER_BYTES:
+        return exactly
+    return f'attributes:{SOURCE_ID} AND hasPrefix(attributes.{SOURCE_TOPIC}, "{topic[:LONG_NAME]}")'
