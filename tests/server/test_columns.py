@@ -23,7 +23,7 @@ from inorder.errors import (
     TopicNotFound,
     Unavailable,
 )
-from inorder.journal.incoming import INCOMING, Incoming
+from inorder.journal.incoming import INCOMING, Incoming, writer_of
 from inorder.options import SLOTS
 from inorder.patterns import slot_of
 from inorder.protocol.arrow import packed, unpacked
@@ -301,7 +301,7 @@ def test_what_a_writer_published_by_the_folder_it_does_not_publish_again_by_the_
     server: Running, ours: Extensions
 ) -> None:
     assert server.broker.folder is not None
-    Incoming(server.broker.folder).commit("w", 3, "orders", [])
+    Incoming(server.broker.folder).commit(writer_of("orders", "w"), 3, "orders", [])
     server.broker.take_in()
     assert not commit(ours, epoch=3)
     assert commit(ours, epoch=4)

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from inorder import Message
 from inorder.broker import MessageQueue
-from inorder.journal.incoming import Incoming
+from inorder.journal.incoming import Incoming, writer_of
 from inorder.message import make_entry, to_columns
 from inorder.patterns import Resequencer
 from inorder.spark import resequence
@@ -205,12 +205,12 @@ def stored(spark: SparkSession, data: Path) -> int:
 def test_an_attempt_that_spark_does_not_count_is_not_published(spark: SparkSession, data: Path, tmp_path: Path) -> None:
     """As a speculative task leaves one: it has staged the same rows for the same batch, and lost."""
     stray = to_columns([make_entry(b"1", None, "a")])
-    Incoming(data).stage("copy", 0, [stray])
+    Incoming(data).stage(writer_of("out", "copy"), 0, [stray])
     publish(data, 1, 2)
     query = copying(spark, data, tmp_path / "checkpoint", writer="copy")
     try:
         wait_for(query, lambda: read(query) == 2)
-        Incoming(data).stage("copy", 0, [stray])
+        Incoming(data).stage(writer_of("out", "copy"), 0, [stray])
     finally:
         query.stop()
     assert received(data) == [1, 2]

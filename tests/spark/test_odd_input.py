@@ -27,6 +27,7 @@ from inorder.spark import Audit, audit, latest, resequence
 from inorder.spark.logs import open_log
 from inorder.spark.sink import SinkOptions
 from inorder.spark.source import Part, SourceOptions, StreamReader, TableReader
+from inorder.spark.staging import open_staging
 from inorder.spark.winners import checksum
 
 
@@ -213,6 +214,21 @@ def test_a_key_that_is_no_text_is_told_by_its_column(spark: SparkSession, tmp_pa
     broker(tmp_path)
     with pytest.raises(PySparkException, match="column 'ordering_key': a text in it is not UTF-8"):
         save(spark, tmp_path, "'x' AS data, cast(X'61FF' AS STRING) AS ordering_key")
+
+
+def test_a_writer_to_two_topics_publishes_the_same_epoch_to_both(tmp_path: Path) -> None:
+    with closing(MessageQueue.open(tmp_path)) as queue:
+        for topic in ("orders", "bills"):
+            queue.register_topic(topic)
+            queue.register_subscription(topic, topic)
+    for topic in ("orders", "bills"):  # as a function does that gets the batches of a query, and before anybody looks
+        with open_staging(str(tmp_path), topic) as staging:
+            rows = pa.RecordBatch.from_pydict({"data": [topic]})
+            staging.commit("query", 0, staging.stage("query", 0, iter([rows])))
+    with closing(MessageQueue.open(tmp_path)) as queue:
+        queue.take_in()
+        for topic in ("orders", "bills"):
+            assert [message.data.decode() for message in queue.pull(topic, 10)] == [topic]
 
 
 def test_a_task_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -96,6 +96,25 @@ def test_what_is_staged_is_there_when_the_server_is_killed_and_is_committed_once
     assert found == [[b"0", b"1", b"2"]]
 
 
+def stage_and_commit(url: str, topic: str, writer: str, epoch: int, text: str) -> None:
+    with open_staging(url, topic) as staging:
+        rows = pa.RecordBatch.from_pydict({"data": [text]})
+        staging.commit(writer, epoch, staging.stage(writer, epoch, iter([rows])))
+
+
+def test_a_writer_that_changes_between_the_folder_and_its_server_publishes_an_epoch_once(
+    server: ServerProcess, folder: Path
+) -> None:
+    for epoch, urls in enumerate([(server.url, str(folder)), (str(folder), server.url)]):
+        for url in urls:  # the driver dies before it has noted its batch, which then comes again
+            stage_and_commit(url, "out", "w", epoch, f"{epoch}")
+            server.wait_for("out", epoch + 1)
+    stage_and_commit(server.url, "out", "w", 2, "2")
+    server.wait_for("out", 3)
+    (wanted,) = open_topic(server.url, "out").slices(0, 100, 1)
+    assert [batch.column("data").to_pylist() for batch in read(server.url, wanted)] == [[b"0", b"1", b"2"]]
+
+
 def test_positions_are_found_by_time_and_by_size(server: ServerProcess) -> None:
     topic = open_topic(server.url, "in")
     assert (topic.position_at(0), topic.position_at(2**60)) == (0, 100)

@@ -16,6 +16,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -28,6 +29,7 @@ from inorder.message import Batch
 from inorder.options import MAX_WRITER_LENGTH
 
 INCOMING = "incoming"
+_READABLE = 150  # letters of a writer's name that are still there in that of its folder
 _NUMBER = re.compile(r"\d{20}")
 _PART = re.compile(r"\d{20}-[0-9a-f]{32}\.part")
 _WRITER = re.compile(f"[A-Za-z0-9._~-]{{1,{MAX_WRITER_LENGTH}}}")
@@ -152,6 +154,12 @@ class Incoming:
         if create:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def writer_of(topic: str, writer: str) -> str:
+    """The name of a writer to this topic: under its own, it or others may write the same epochs to other topics."""
+    digest = sha256(f"{topic} {writer}".encode()).hexdigest()
+    return f"{writer[:_READABLE]}~{digest[:32]}"
 
 
 def check_parts(epoch: int, parts: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from inorder.journal.columns import checked
-from inorder.journal.incoming import Incoming
+from inorder.journal.incoming import Incoming, writer_of
 from inorder.journal.reading import existing_journal
 from inorder.spark.topics import folder_of, wire
 from inorder.transport.address import is_address, parse
@@ -39,12 +39,14 @@ class FolderStaging:
         self._topic = topic
 
     def stage(self, writer: str, epoch: int, rows: Iterator[pa.RecordBatch]) -> Sequence[str]:
-        return [self._incoming.stage(writer, epoch, (batch for some in rows for batch in checked(some)))]
+        batches = (batch for some in rows for batch in checked(some))
+        return [self._incoming.stage(writer_of(self._topic, writer), epoch, batches)]
 
     def commit(self, writer: str, epoch: int, parts: Sequence[str]) -> None:
-        self._incoming.commit(writer, epoch, self._topic, parts)
+        self._incoming.commit(writer_of(self._topic, writer), epoch, self._topic, parts)
 
     def discard(self, writer: str, epoch: int, parts: Sequence[str]) -> None:
+        writer = writer_of(self._topic, writer)
         if not self._incoming.is_committed(writer, epoch):
             self._incoming.discard(writer, parts)
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import TypeAlias
 
 from google.protobuf import empty_pb2
 
 from inorder.broker import MessageQueue
 from inorder.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from inorder.journal.incoming import Incoming, check_parts, check_writer
+from inorder.journal.incoming import Incoming, check_parts, check_writer, writer_of
 from inorder.options import check_whole
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.admin import Admin
 from inorder.server.extensions.folders import folder_of
 from inorder.server.names import Names
 from inorder.server.status import Context, RawCall, topic_missing, unary
-
-_READABLE = 150  # letters of a writer's name that are still there in that of its folder
 
 OfWriter: TypeAlias = v1.StagePartRequest | v1.CommitEpochRequest | v1.DiscardPartsRequest
 
@@ -50,7 +47,7 @@ class Writing:
         return v1.OpenProducerResponse(epoch=epoch)
 
     async def stage_part(self, request: v1.StagePartRequest, context: Context) -> v1.StagePartResponse:
-        incoming, writer = self._incoming(request), _writer(request)
+        incoming, writer = self._incoming(request)
 
         def stage() -> str:
             from inorder.journal.columns import checked
@@ -66,7 +63,7 @@ class Writing:
 
     async def commit_epoch(self, request: v1.CommitEpochRequest, context: Context) -> v1.CommitEpochResponse:
         """Answered when the epoch is sure to be published, which happens a moment later."""
-        incoming, writer = self._incoming(request), _writer(request)
+        incoming, writer = self._incoming(request)
         topic, epoch, parts = self._names.topic(request.topic), request.epoch, [*request.parts]
         check_parts(epoch, parts)
         if len({*parts}) < len(parts):
@@ -75,8 +72,6 @@ class Writing:
         def commit() -> bool:
             # In this order: what is taken in has first been written, and is then no longer committed.
             if incoming.is_committed(writer, epoch) or self._broker.has_written(topic, writer, epoch):
-                return False
-            if self._broker.has_written(topic, request.writer, epoch):  # by who had the folder
                 return False
             if missing := incoming.missing(writer, parts):
                 raise FailedPrecondition(f"part {missing[0]!r} was never staged, or discarded since: stage it again")
@@ -91,7 +86,7 @@ class Writing:
             raise topic_missing(request.topic) from None
 
     async def discard_parts(self, request: v1.DiscardPartsRequest, context: Context) -> empty_pb2.Empty:
-        incoming, writer = self._incoming(request), _writer(request)
+        incoming, writer = self._incoming(request)
         epoch, parts = request.epoch, [*request.parts]
         check_parts(epoch, parts)
 
@@ -102,17 +97,11 @@ class Writing:
         await self._admin.run(discard)
         return empty_pb2.Empty()
 
-    def _incoming(self, request: OfWriter) -> Incoming:
-        """Where to write what is asked for, which is checked as far as all calls have it in common."""
-        folder = folder_of(self._broker)
-        if not self._broker.topic_exists(self._names.topic(request.topic)):
+    def _incoming(self, request: OfWriter) -> tuple[Incoming, str]:
+        """Where to write what is asked for, and as whom; it is checked as far as all calls have it in common."""
+        folder, topic = folder_of(self._broker), self._names.topic(request.topic)
+        if not self._broker.topic_exists(topic):
             raise topic_missing(request.topic)
         check_writer(request.writer)
         check_whole("epoch", request.epoch, at_least=0)
-        return Incoming(folder)
-
-
-def _writer(request: OfWriter) -> str:
-    """A writer of this topic alone: under the same name others may write to topics that are theirs."""
-    digest = sha256(f"{request.topic} {request.writer}".encode()).hexdigest()
-    return f"{request.writer[:_READABLE]}~{digest[:32]}"
+        return Incoming(folder), writer_of(topic, request.writer)
