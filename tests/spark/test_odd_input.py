@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType
 
 from inorder import Message
 from inorder.broker import MessageQueue
-from inorder.errors import DataLoss, InvalidArgument, NotRetained
+from inorder.errors import DataLoss, InvalidArgument, NotFound, NotRetained
 from inorder.journal.columns import in_utf8
 from inorder.journal.incoming import INCOMING
 from inorder.journal.reading import JournalReader
@@ -28,6 +28,7 @@ from inorder.spark.logs import open_log
 from inorder.spark.sink import SinkOptions
 from inorder.spark.source import Part, SourceOptions, StreamReader, TableReader
 from inorder.spark.staging import open_staging
+from inorder.spark.topics import check_topic
 from inorder.spark.winners import checksum
 
 
@@ -197,6 +198,17 @@ def test_rows_are_not_written_to_a_topic_that_a_folder_does_not_have(spark: Spar
         queue.unregister_topic("typo")
         with pytest.raises(PySparkException, match="Topic not found: typo"):
             save(spark, tmp_path, "'x' AS data", topic="typo")
+
+
+def test_a_topic_that_was_there_is_looked_up_in_the_folder_that_is_there_now(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    broker(folder)
+    check_topic(str(folder), "t")
+    shutil.rmtree(folder)
+    with pytest.raises(NotFound, match="there is no folder"):
+        check_topic(str(folder), "t")
+    broker(folder)
+    check_topic(str(folder), "t")
 
 
 @pytest.mark.parametrize("name", ["ordering_key", "attributes"])

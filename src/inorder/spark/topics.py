@@ -98,7 +98,7 @@ def check_topic(url: str, topic: str) -> None:
         return
     try:
         _known(folder_of(url), topic).bounds()
-    except InorderError:  # of a folder that may have been another one then
+    except (InorderError, OSError):  # of a folder that may have been another one then
         _known.cache_clear()
         _known(folder_of(url), topic).bounds()
 
