@@ -15,7 +15,7 @@ from inorder import Message
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument
 from inorder.patterns import slot_of
-from inorder.spark.source import SourceOptions
+from inorder.spark.source import SourceOptions, StreamReader
 from inorder.testing import ManualClock
 
 DAY = 86_400
@@ -183,6 +183,11 @@ def test_what_is_missing_is_named(spark: SparkSession, queue: MessageQueue, tmp_
         table(spark, tmp_path / "data", topic="x").count()
     with pytest.raises(PySparkException, match="there is no folder"):
         table(spark, tmp_path / "nothing").count()
+
+
+def test_a_stream_has_no_end_that_it_would_pass(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="endingPosition: a table ends somewhere, and a stream goes on"):
+        StreamReader(SourceOptions.of({"url": str(tmp_path), "topic": "t", "endingPosition": "3"}))
 
 
 @pytest.mark.parametrize(

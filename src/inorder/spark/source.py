@@ -203,6 +203,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     """A topic as it grows."""
 
     def __init__(self, options: SourceOptions) -> None:
+        if options.ending_position is not None:
+            raise InvalidArgument("endingPosition: a table ends somewhere, and a stream goes on; stop its query there")
         super().__init__(options)
         self._opened: TopicReader | None = None
         self._last_end: int | None = None  # with the trigger availableNow: no further than that
