@@ -31,7 +31,7 @@ _IN_WORDS = {
 CORRUPT = "_corrupt_record"  # where Spark's readers of text keep a line that they could not read
 _UNREAD = (
     "the log has a line that Spark could not read, or a row with no key, number or position: read it with option "
-    "mode=FAILFAST, which names such a line, or leave such rows out"
+    "mode=FAILFAST, which names such a line, or leave them out, as mode=DROPMALFORMED does"
 )
 
 _NESTED = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
