@@ -355,6 +355,10 @@ MESSAGES = '[sink]\nformat = "inorder"\nurl = "./data"\ntopic = "clean"\n'
     [
         ([TOPIC.replace('"orders"', '"oders"'), ORDER, PARQUET], "[source] Topic not found: oders"),
         ([TOPIC.replace("maxRows", "maxRow"), ORDER, PARQUET], "[source] unknown option 'maxRowPerTrigger'"),
+        (
+            [TOPIC.replace("maxRowsPerTrigger", "endingPosition"), ORDER, PARQUET],
+            "[source] endingPosition: a table ends",
+        ),
         ([TOPIC.replace("position,", "place,"), ORDER, PARQUET], "[source] [UNRESOLVED_COLUMN"),
         ([FILES.replace("BIGINT", "BIGINTEGER"), ORDER, PARQUET], "[source] "),
         ([TOPIC, ORDER.replace('"n"', '"number"'), PARQUET], "[order] sequence: there is no column 'number', only"),
@@ -366,6 +370,7 @@ MESSAGES = '[sink]\nformat = "inorder"\nurl = "./data"\ntopic = "clean"\n'
         ([TOPIC, ORDER, transform(python="mine:none"), PARQUET], "1 python: the function returns NoneType, and must"),
         ([TOPIC, ORDER, transform(python="mine:wrong"), PARQUET], "[[transform]] 1 python: ZeroDivisionError"),
         ([TOPIC, ORDER, RELEASED, MESSAGES], "[sink] column 'order_id' is no part of a message: select data, order"),
+        ([TOPIC, ORDER, transform(sql="SELECT data FROM rows"), MESSAGES], "[sink] Topic not found: clean"),
     ],
 )
 def test_what_spark_would_not_do_is_told_before_anything_runs(

@@ -24,7 +24,7 @@ from inorder.spark.pipelines.definition import Pipeline, Source, Transform, Trig
 from inorder.spark.pipelines.explaining import tick_seconds
 from inorder.spark.pipelines.fields import NONE
 from inorder.spark.reasons import reason
-from inorder.spark.source import SourceOptions
+from inorder.spark.source import SourceOptions, StreamReader
 from inorder.spark.streams import OrderedStream
 from inorder.spark.ticking import with_ticks
 from inorder.spark.topics import open_topic
@@ -126,7 +126,7 @@ def _loaded(spark: SparkSession, source: Source, tick: float | None) -> DataFram
         options = {"url": source.url or "", "topic": source.topic or ""}
         if tick is not None and source.tick_option is None:
             options["tickSeconds"] = f"{tick:g}"
-        SourceOptions.of({**source.options, **options})  # which Spark would only look at in a batch
+        StreamReader(SourceOptions.of({**source.options, **options}))  # which Spark would only look at in a batch
         open_topic(options["url"], options["topic"]).bounds()
         inorder.spark.register(spark)
         reader = reader.options(**options)

@@ -43,10 +43,12 @@ class InorderTopic:
         return f"exactly once: the {owner} publishes a batch once, by the numbers of its writer and batch"
 
     def check(self, rows: StructType) -> None:
-        """Refuse rows that are no messages."""
+        """Refuse rows that are no messages, and a topic that is not there."""
         from inorder.spark.sink import check_schema
+        from inorder.spark.topics import check_topic
 
         check_schema(rows)
+        check_topic(self.url, self.topic)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         from inorder.spark import register
