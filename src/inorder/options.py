@@ -30,6 +30,7 @@ MAX_ANNOTATIONS_BYTES = 65_536  # labels and the like: each change of an option 
 MAX_WRITER_LENGTH = 200  # it is part of a file's name, too
 DEFAULT_DELIVERY_ATTEMPTS = 5  # Pub/Sub's default where a policy names no number
 DAY_SECONDS = 86_400
+MAX_SECONDS = 10**9  # thirty years, where nothing says how long is too long: what is longer no clock can add up
 SNAPSHOT_SECONDS = 7 * DAY_SECONDS  # how long it lives at most, as with Pub/Sub
 MIN_SNAPSHOT_SECONDS = 3_600  # one that would live shorter is not made
 MAX_WHOLE = 2**63 - 1  # what everybody else can store: disks, databases, other languages
@@ -120,14 +121,12 @@ def known(cls: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_number(name: str, value: object, *, above: float | None = None, at_least: float = 0, up_to: float) -> None:
-    """Refuse anything but a finite number within the limits, naming both."""
+    """Refuse anything but a number within the limits, naming both."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     # Nothing compares true with NaN, so this refuses what is no number as well.
-    within = (number > above if above is not None else number >= at_least) and number <= up_to
-    if not within or number == math.inf:
+    if not ((number > above if above is not None else number >= at_least) and number <= up_to):
         low = f"above {above:.15g}" if above is not None else f"at least {at_least:.15g}"
-        high = "" if math.isinf(up_to) else f", up to {up_to:.15g}"
-        raise InvalidArgument(f"{name}: {low}{high}, not {_shown(value)}")
+        raise InvalidArgument(f"{name}: {low}, up to {up_to:.15g}, not {_shown(value)}")
 
 
 def check_whole(name: str, value: object, *, at_least: int = 1) -> None:

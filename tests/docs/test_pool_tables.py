@@ -22,7 +22,7 @@ CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (PoolOptions, Retry, Aut
 NEEDS: dict[str, dict[str, Any]] = {
     "order_buffer_size": {"preserve_order": True, "workers": 1},
     "order_timeout": {"preserve_order": True},
-    "minimum_backoff": {"maximum_backoff": 10**12},
+    "minimum_backoff": {"maximum_backoff": 10**9},
     "maximum_backoff": {"minimum_backoff": 0},
     "min_workers": {"max_workers": 10**12},
 }
@@ -92,10 +92,12 @@ def values(phrase: str) -> tuple[list[Any], list[Any]]:
     if match := re.fullmatch(r"whole, at least (\d+)", phrase):
         low = int(match[1])
         return [low, 10**12], [low - 1, low + 0.5, "1", True]
-    if match := re.fullmatch(r"above (\d+)", phrase):
-        return [int(match[1]) + 0.001, 10**12], [int(match[1]), "1", True]
-    if match := re.fullmatch(r"at least (\d+)", phrase):
-        return [int(match[1]), 10**12], [int(match[1]) - 0.001, "1", True]
+    if match := re.fullmatch(r"above (\d+), up to ([\d,]+)", phrase):
+        low, high = int(match[1]), int(match[2].replace(",", ""))
+        return [low + 0.001, high], [low, high + 1, "1", True]
+    if match := re.fullmatch(r"at least (\d+), up to ([\d,]+)", phrase):
+        low, high = int(match[1]), int(match[2].replace(",", ""))
+        return [low, high], [low - 0.001, high + 1, "1", True]
     if phrase == "a function":
         return [len], [1]
     names = {**CLASSES, "True": True, "False": False}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 from collections.abc import Callable, Hashable
@@ -11,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from inorder.clock import SYSTEM_CLOCK, Clock
 from inorder.errors import InvalidArgument
-from inorder.options import check_number, check_whole
+from inorder.options import MAX_SECONDS, check_number, check_whole
 from inorder.pool.functions import is_async
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.scaling import Autoscale
@@ -33,8 +32,8 @@ class Retry:
 
     def __post_init__(self) -> None:
         check_whole("max_attempts", self.max_attempts)
-        check_number("minimum_backoff", self.minimum_backoff, up_to=math.inf)
-        check_number("maximum_backoff", self.maximum_backoff, at_least=self.minimum_backoff, up_to=math.inf)
+        check_number("minimum_backoff", self.minimum_backoff, up_to=MAX_SECONDS)
+        check_number("maximum_backoff", self.maximum_backoff, at_least=self.minimum_backoff, up_to=MAX_SECONDS)
         if self.then is not None:
             _check_choice("then", self.then, WhenFailed)
 
@@ -71,11 +70,11 @@ class PoolOptions:
         self._check_order()
         self._check_errors()
         if self.process_timeout is not None:
-            check_number("process_timeout", self.process_timeout, above=0, up_to=math.inf)
+            check_number("process_timeout", self.process_timeout, above=0, up_to=MAX_SECONDS)
         check_whole("buffer_size", self.buffer_size, at_least=0)
         if self.on_metrics is not None:
             _check_call("on_metrics", self.on_metrics)
-        check_number("metrics_interval", self.metrics_interval, above=0, up_to=math.inf)
+        check_number("metrics_interval", self.metrics_interval, above=0, up_to=MAX_SECONDS)
         if self.work_kind == "process":
             _check_travels(self.fn)
 
@@ -102,7 +101,7 @@ class PoolOptions:
                     f"not {self.order_buffer_size}: the rest would never have work"
                 )
         if self.order_timeout is not None:
-            check_number("order_timeout", self.order_timeout, above=0, up_to=math.inf)
+            check_number("order_timeout", self.order_timeout, above=0, up_to=MAX_SECONDS)
             if not self.preserve_order:
                 raise InvalidArgument("order_timeout: means something with preserve_order=True only")
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from inorder.clock import MICROSECONDS
-from inorder.options import check_number, check_whole
+from inorder.options import MAX_SECONDS, check_number, check_whole
 
 HISTORY = 100  # scale events that are kept
 
@@ -24,8 +23,8 @@ class Autoscale:
     def __post_init__(self) -> None:
         check_whole("min_workers", self.min_workers)
         check_whole("max_workers", self.max_workers, at_least=self.min_workers)
-        check_number("interval", self.interval, above=0, up_to=math.inf)
-        check_number("scale_down_after", self.scale_down_after, up_to=math.inf)
+        check_number("interval", self.interval, above=0, up_to=MAX_SECONDS)
+        check_number("scale_down_after", self.scale_down_after, up_to=MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,19 +45,20 @@ async def double_async(item: int) -> int:
             "order_buffer_size: at least the number of workers, 4, not 3: the rest would never have work",
         ),
         ({"order_timeout": 1}, "order_timeout: means something with preserve_order=True only"),
-        ({"order_timeout": 0, "preserve_order": True}, "order_timeout: above 0, not 0"),
-        ({"order_timeout": math.inf, "preserve_order": True}, "order_timeout: above 0, not inf"),
+        ({"order_timeout": 0, "preserve_order": True}, "order_timeout: above 0, up to 1000000000, not 0"),
+        ({"order_timeout": 1e300, "preserve_order": True}, "order_timeout: above 0, up to 1000000000, not 1e+300"),
+        ({"order_timeout": math.inf, "preserve_order": True}, "order_timeout: above 0, up to 1000000000, not inf"),
         ({"on_error": "ignore"}, "on_error: one of 'skip', 'emit', 'raise', a Retry(...), not 'ignore'"),
         ({"on_error": []}, "on_error: one of 'skip', 'emit', 'raise', a Retry(...), not []"),
         ({"error_handler": "log"}, "error_handler: something to call, not 'log'"),
-        ({"process_timeout": 0}, "process_timeout: above 0, not 0"),
-        ({"process_timeout": -1}, "process_timeout: above 0, not -1"),
-        ({"process_timeout": math.inf}, "process_timeout: above 0, not inf"),
+        ({"process_timeout": 0}, "process_timeout: above 0, up to 1000000000, not 0"),
+        ({"process_timeout": -1}, "process_timeout: above 0, up to 1000000000, not -1"),
+        ({"process_timeout": math.inf}, "process_timeout: above 0, up to 1000000000, not inf"),
         ({"kind": "greenlet"}, "kind: one of 'async', 'thread', 'process', not 'greenlet'"),
         ({"buffer_size": -1}, "buffer_size: a whole number of at least 0, not -1"),
         ({"on_metrics": 1}, "on_metrics: something to call, not 1"),
-        ({"metrics_interval": 0}, "metrics_interval: above 0, not 0"),
-        ({"metrics_interval": math.inf}, "metrics_interval: above 0, not inf"),
+        ({"metrics_interval": 0}, "metrics_interval: above 0, up to 1000000000, not 0"),
+        ({"metrics_interval": math.inf}, "metrics_interval: above 0, up to 1000000000, not inf"),
     ],
     ids=str,
 )
@@ -72,7 +73,7 @@ def test_a_time_is_a_number(name: str, value: Any) -> None:
     if value is None and name != "metrics_interval":
         assert getattr(PoolOptions(fn=double, **{name: None}), name) is None
         return
-    with pytest.raises(InvalidArgument, match=f"^{name}: above 0, not "):
+    with pytest.raises(InvalidArgument, match=f"^{name}: above 0, up to 1000000000, not "):
         PoolOptions(fn=double, preserve_order=True, **{name: value})
 
 
@@ -80,16 +81,16 @@ def test_a_time_is_a_number(name: str, value: Any) -> None:
     ("make", "message"),
     [
         (lambda: Retry(max_attempts=0), "max_attempts: a whole number of at least 1, not 0"),
-        (lambda: Retry(minimum_backoff=-1), "minimum_backoff: at least 0, not -1"),
-        (lambda: Retry(minimum_backoff=math.inf), "minimum_backoff: at least 0, not inf"),
-        (lambda: Retry(minimum_backoff=2, maximum_backoff=1), "maximum_backoff: at least 2, not 1"),
-        (lambda: Retry(maximum_backoff=math.inf), "maximum_backoff: at least 0.1, not inf"),
+        (lambda: Retry(minimum_backoff=-1), "minimum_backoff: at least 0, up to 1000000000, not -1"),
+        (lambda: Retry(minimum_backoff=math.inf), "minimum_backoff: at least 0, up to 1000000000, not inf"),
+        (lambda: Retry(minimum_backoff=2, maximum_backoff=1), "maximum_backoff: at least 2, up to 1000000000, not 1"),
+        (lambda: Retry(maximum_backoff=math.inf), "maximum_backoff: at least 0.1, up to 1000000000, not inf"),
         (lambda: Retry(then="again"), "then: one of 'skip', 'emit', 'raise', not 'again'"),  # type: ignore[arg-type]
         (lambda: Autoscale(min_workers=0), "min_workers: a whole number of at least 1, not 0"),
         (lambda: Autoscale(min_workers=5, max_workers=4), "max_workers: a whole number of at least 5, not 4"),
-        (lambda: Autoscale(interval=0), "interval: above 0, not 0"),
-        (lambda: Autoscale(interval=math.inf), "interval: above 0, not inf"),
-        (lambda: Autoscale(scale_down_after=-1), "scale_down_after: at least 0, not -1"),
+        (lambda: Autoscale(interval=0), "interval: above 0, up to 1000000000, not 0"),
+        (lambda: Autoscale(interval=math.inf), "interval: above 0, up to 1000000000, not inf"),
+        (lambda: Autoscale(scale_down_after=-1), "scale_down_after: at least 0, up to 1000000000, not -1"),
     ],
     ids=range(11),
 )
