@@ -320,6 +320,8 @@ class BrokerModel:
         return item.stored
 
     def seek(self, name: str, *, position: int | None = None, time_us: int = 0) -> None:
+        if position is not None and position < 0:
+            raise InvalidArgument(f"position {position}")
         subscription = self.subscription(name)
         if subscription.detached:
             raise FailedPrecondition(f"{name} is detached")
@@ -373,7 +375,7 @@ class BrokerModel:
 
     def _check_position(self, subscription: SubscriptionModel, position: int) -> None:
         end = self.topics[subscription.topic].next_position
-        if not 0 <= position <= end:
+        if position > end:
             raise InvalidArgument(f"position {position}")
         known = [one.position for one in self._retained(subscription.topic)]
         known += [item.position for item in subscription.items]
