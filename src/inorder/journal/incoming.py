@@ -16,9 +16,10 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from uuid import uuid4
 
 from inorder.errors import InvalidArgument, JournalDamaged
@@ -60,10 +61,9 @@ class Incoming:
 
     def stage(self, writer: str, epoch: int, batches: Iterable[Batch]) -> str:
         """Write a part, durably; returns its name, for `commit`. Nobody sees it until then."""
-        folder = self._of(writer, create=True)
         name = f"{epoch:020d}-{uuid4().hex}.part"
         try:
-            with open(folder / name, "xb") as file:
+            with self._new_file(writer, name) as file:
                 at = 0
                 for columns in batches:
                     body = columns_entry(columns)
@@ -71,20 +71,20 @@ class Incoming:
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:  # nobody knows its name
-            (folder / name).unlink(missing_ok=True)
+            self.discard(writer, [name])
             raise
-        Folder(folder, create=False).sync()
+        self._sync(writer)
         return name
 
     def commit(self, writer: str, epoch: int, topic: str, parts: Sequence[str]) -> bool:
         """Have an epoch published, with these parts in this order; False if it was committed before, perhaps so."""
-        folder = self._of(writer, create=True)
+        folder = self._of(writer)
         final = folder / f"{epoch:020d}.commit"
         if final.exists():
             return False
         draft = folder / f"{epoch:020d}-{uuid4().hex}.draft"
-        with open(draft, "x", encoding="utf-8") as file:
-            json.dump({"topic": topic, "parts": list(parts)}, file)
+        with self._new_file(writer, draft.name) as file:
+            file.write(json.dumps({"topic": topic, "parts": list(parts)}).encode())
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -93,7 +93,7 @@ class Incoming:
             return False
         finally:
             os.unlink(draft)
-        Folder(folder, create=False).sync()
+        self._sync(writer)
         return True
 
     def is_committed(self, writer: str, epoch: int) -> bool:
@@ -108,6 +108,21 @@ class Incoming:
         """Remove parts that will not be committed."""
         for part in parts:
             (self._of(writer) / part).unlink(missing_ok=True)
+
+    def _new_file(self, writer: str, name: str) -> BinaryIO:
+        """A file in the folder of a writer, which the owner removes when it is empty, perhaps at this moment."""
+        folder = self._of(writer)
+        while True:
+            if not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                for parent in (self._path.parent, self._path):
+                    Folder(parent, create=False).sync()
+            with suppress(FileNotFoundError):
+                return open(folder / name, "xb")
+
+    def _sync(self, writer: str) -> None:
+        with suppress(FileNotFoundError):  # then the epoch was taken in meanwhile, which is as durable as it gets
+            Folder(self._of(writer), create=False).sync()
 
     # -- for the owner -----------------------------------------------------------------------------
 
@@ -147,13 +162,13 @@ class Incoming:
         # What was staged for it, but not committed, are the parts of attempts that lost.
         for lost in self._of(writer).glob(f"{number:020d}-*.part"):
             lost.unlink(missing_ok=True)
+        # Most who write a table write one: who looks for commits would have more and more folders to go over.
+        with suppress(OSError):  # it is not empty
+            self._of(writer).rmdir()
 
-    def _of(self, writer: str, create: bool = False) -> Path:
+    def _of(self, writer: str) -> Path:
         check_writer(writer)
-        folder = self._path / writer
-        if create:
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return self._path / writer
 
 
 def writer_of(topic: str, writer: str) -> str:

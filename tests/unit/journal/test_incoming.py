@@ -1,6 +1,8 @@
 """Parts and epochs that others leave beside a journal, and the owner that publishes each once."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from inorder import Message
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument, TopicNotFound
 from inorder.ingest import Ingest
+from inorder.journal import incoming
 from inorder.journal.incoming import INCOMING, Epoch, Incoming
 from inorder.message import Batch, to_columns
 from inorder.testing import ManualClock
@@ -80,8 +83,46 @@ def test_an_epoch_that_was_taken_in_is_not_new_when_it_is_cut_otherwise(queue: M
 def test_files_are_gone_when_their_epoch_was_taken_in(queue: MessageQueue, tmp_path: Path) -> None:
     Incoming(tmp_path).stage("w", 0, [columns("a0")])  # an attempt that lost
     commit(tmp_path, 0, ("a1",))
+    later = Incoming(tmp_path).stage("w", 1, [columns("a2")])
     queue.take_in()
-    assert os.listdir(tmp_path / INCOMING / "w") == []
+    assert os.listdir(tmp_path / INCOMING / "w") == [later]
+    Incoming(tmp_path).commit("w", 1, "t", [later])
+    queue.take_in()
+    assert os.listdir(tmp_path / INCOMING) == []  # nor does a writer leave a folder, who may never come again
+
+
+def test_a_folder_that_is_removed_while_somebody_stages_or_commits_is_made_anew(
+    queue: MessageQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+
+    def open_a_moment_later(path: Path, mode: str) -> object:
+        if len(removed) % 3 < 2:  # it was empty
+            removed.append(path.name)
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+        else:
+            removed.append(path.name)
+        return open(path, mode)
+
+    monkeypatch.setattr(incoming, "open", open_a_moment_later, raising=False)
+    assert commit(tmp_path, 0, ("a1",))
+    queue.take_in()
+    assert received(queue) == ["a1"]
+    assert len(removed) > 3
+
+
+def test_an_attempt_that_ends_after_its_epoch_was_taken_in_has_nothing_to_sync(
+    queue: MessageQueue, tmp_path: Path
+) -> None:
+    def batches() -> Iterator[Batch]:
+        yield columns("a1")
+        commit(tmp_path, 0, ("a1",))
+        queue.take_in()
+
+    late = Incoming(tmp_path).stage("w", 0, batches())
+    assert Incoming(tmp_path).missing("w", [late]) == [late]
+    assert received(queue) == ["a1"]
 
 
 def test_an_owner_that_dies_in_the_middle_goes_on_where_it_stopped(tmp_path: Path) -> None:
