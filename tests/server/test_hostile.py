@@ -93,6 +93,9 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
 # -- memory ----------------------------------------------------------------------------------------
 
 
+MANY = 2_000
+
+
 def test_a_client_that_acks_garbage_and_reads_nothing_fills_no_memory(victim: Victim) -> None:
     victim.subscribed(enable_exactly_once_delivery=True)
     garbage = StreamingPullRequest(ack_ids=[f"{number:0180}" for number in range(1000)]).SerializeToString()
@@ -104,16 +107,18 @@ def test_a_client_that_acks_garbage_and_reads_nothing_fills_no_memory(victim: Vi
     def requests() -> Iterator[bytes]:
         nonlocal sent
         yield first
-        while sent < 600:  # 110 MB, of which most is never taken
+        while sent < MANY:  # 370 MB, of which most is never taken
             sent += 1
             yield garbage
 
     stream = victim.channel().stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(requests(), timeout=60)
     seen = -1
-    while seen != sent < 600:
+    while seen != sent < MANY:
         seen = sent
         time.sleep(0.3)
-    assert victim.resident() - before < 40 * MEGABYTE
+    # How much gRPC takes in before anybody reads it depends on how far away it believes the client to be.
+    assert sent < MANY
+    assert victim.resident() - before < sent * len(garbage) + 20 * MEGABYTE
     assert victim.serves()
     stream.cancel()
 
