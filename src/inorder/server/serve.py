@@ -57,6 +57,10 @@ _OPTIONS = (
     ("grpc.so_reuseport", 0),  # or a second server on the port would get some of the clients
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # clients that wait for messages ask whether we live
     ("grpc.keepalive_permit_without_calls", 1),
+    # What is kept of a stream before we read it. By itself gRPC keeps more the further away it believes a client to be:
+    # ten times as much of one that is some milliseconds away, and it need only say so.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
 )
 
 
