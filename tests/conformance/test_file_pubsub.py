@@ -12,7 +12,7 @@ from inorder.testing.conformance.pubsub_case import HandlersInTasks, HandlersInT
 
 class OnDisk(PubSubConformance):
     __test__ = False
-    short_deadline = 0.6  # what an answer may take, on a busy disk
+    short_deadline = 1.0  # what an answer may take, on a busy disk
 
     def make_folder(self) -> str:
         self.folder = tempfile.mkdtemp(prefix="inorder-")

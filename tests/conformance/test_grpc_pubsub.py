@@ -37,7 +37,7 @@ class ServerThread:
 
 class OverTheWire(PubSubConformance):
     __test__ = False
-    short_deadline = 1.0  # what an answer may take, over the wire and on a busy machine
+    short_deadline = 2.0  # a busy machine may stand still for a second, and what came over the wire with it
     kept_deadline = 3.0
 
     def make_broker(self) -> MessageQueue:
