@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -166,9 +167,24 @@ def test_large_messages_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     assert batches == [6, 2]  # below 64 MiB, where a column takes 2 GiB at most
 
 
-def test_an_address_that_is_none_is_named() -> None:
-    with pytest.raises(InvalidArgument, match="url: 'file:' and a folder, a path, or grpc://host:port, not "):
-        SourceOptions.of({"url": "file://[x", "topic": "t"})
+@pytest.mark.parametrize("url", ["file://[x", "file://data", "file:", "s3://bucket/data", "c:data"])
+def test_an_address_that_is_none_is_named(url: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"'file:'.*, not '{re.escape(url)}'"):
+        SourceOptions.of({"url": url, "topic": "t"})
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file:{}?sync=none", "file:~/a%20b"])
+def test_a_folder_is_meant_by_the_same_words_as_by_a_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "a b"
+    broker(folder)
+    broker(folder, "x")
+    named = str(folder) if form == "{}" else str(folder).replace(" ", "%20")
+    reader = TableReader(SourceOptions.of({"url": form.format(named), "topic": "t"}))
+    [batch] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert batch.column("data").to_pylist() == [b"x"]
 
 
 def test_an_epoch_that_nobody_would_ever_publish_is_refused() -> None:

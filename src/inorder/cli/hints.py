@@ -26,6 +26,9 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
     if not isinstance(error, InorderError) or not hasattr(given, "target"):
         return ""
     match error:
+        case TopicNotFound() | SubscriptionNotFound() if hasattr(given, "yes"):  # nobody creates what is to go
+            noun = "topic" if isinstance(error, TopicNotFound) else "subscription"
+            return f"to see which there are: {_command(given, noun, 'list')}"
         case TopicNotFound():
             return f"to create it: {_command(given, 'topic', 'create', error.topic)}"
         case SubscriptionNotFound():

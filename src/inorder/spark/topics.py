@@ -5,10 +5,10 @@ The other one is for servers: see `inorder.spark.wire`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from inorder.errors import FailedPrecondition, InorderError, InvalidArgument
 from inorder.journal.columns import of_slots, record_batches
 from inorder.journal.reading import JournalReader, Slice, read_slice
 from inorder.spark.bounds import Bounds
+from inorder.transport import address
 from inorder.transport.address import is_address, parse
 
 
@@ -110,11 +111,9 @@ def _known(folder: str, topic: str) -> FolderTopic:
 
 
 def folder_of(url: str) -> str:
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError:  # as a host it would be none
-        scheme = "?"
-    if scheme not in ("", "file"):
+    """The folder that is meant; what its owner is told behind a `?`, a reader need not know."""
+    if url.startswith("file:"):
+        return address.folder_of(url)[0]
+    if re.match(r"[A-Za-z][\w+.-]*:", url):
         raise InvalidArgument(f"url: 'file:' and a folder, a path, or grpc://host:port, not {url!r}")
-    folder = url.removeprefix("file:").partition("?")[0]
-    return folder.removeprefix("//") if folder.startswith("///") else folder
+    return url

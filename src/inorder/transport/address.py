@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from os.path import expanduser
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from inorder.core.producers import check_producer
@@ -53,7 +54,7 @@ def folder_of(target: str) -> tuple[str, str]:
     # Of `file://data` some expect a folder here, others one of another host; it would be /data.
     if not folder or (folder.startswith("//") and not folder.startswith("///")):
         raise InvalidArgument(f"target: a folder after 'file:', as in 'file:./data' or 'file:/data', not {target!r}")
-    return unquote(folder), options
+    return expanduser(unquote(folder)), options  # no shell does so behind a colon, and nobody wants a folder "~"
 
 
 def is_address(url: str) -> bool:

@@ -66,6 +66,13 @@ def test_what_is_missing_can_be_created_by_the_command_that_is_told(orders: Prog
     assert f"to see it: inorder subscription show billing --target '{orders.target}'" in ran.err
 
 
+@pytest.mark.parametrize("noun", ["topic", "subscription"])
+def test_nobody_is_told_to_create_what_is_to_be_deleted(orders: Program, noun: str) -> None:
+    ran = orders(noun, "delete", "nowhere", "--yes")
+    assert ran.code == 2
+    assert f"\n  to see which there are: inorder {noun} list --target '{orders.target}'\n" in ran.err
+
+
 def test_a_subscription_is_created_with_options_and_changed_by_parts(orders: Program) -> None:
     orders.ok("topic", "create", "dead")
     [created] = orders.json(

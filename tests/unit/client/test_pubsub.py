@@ -123,6 +123,12 @@ def test_an_unknown_target_is_refused(target: Any) -> None:
         PubSub(target)
 
 
+def test_a_tilde_is_the_home_of_who_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with PubSub("file:~/data"):
+        assert (tmp_path / "data").is_dir()
+
+
 @pytest.mark.parametrize("target", ["memory:?journal=sqlite", "memory:./data"])
 def test_a_broker_in_memory_has_no_options(target: str) -> None:
     with pytest.raises(InvalidArgument, match="'memory:' stands alone"):
