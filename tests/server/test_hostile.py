@@ -48,7 +48,12 @@ class Victim:
         self._publisher = self.channel()
 
     def channel(self, address: str | None = None) -> grpc.Channel:
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+        # With its probes a client makes room for more and more that nobody reads, here and not at the server.
+        options = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.http2.bdp_probe", 0),
+        ]
         self._channels.append(grpc.insecure_channel(address or self.address, options=options))
         return self._channels[-1]
 

@@ -181,7 +181,7 @@ class PubSubCase(InBackground):
     pubsub: PubSub
     clock: ManualClock | None = None  # that of the target, if a test may move it; set by `make_target`
     short_deadline = 0.3  # seconds: an ack deadline that a test waits for
-    kept_deadline = 1.0  # seconds: one within half of which a lease is extended, however busy the machine
+    kept_deadline = 2.0  # seconds: one within half of which a lease is extended, however busy the machine
 
     def make_target(self) -> PubSub:
         """A broker without topics."""
