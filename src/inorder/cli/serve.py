@@ -36,6 +36,13 @@ SETTINGS = (
     Setting("memory", bool, False, "keep nothing"),
     Setting("host", str, "127.0.0.1", "the address to listen on"),
     Setting("port", int, PORT, "0: any that is free"),
+    Setting(
+        "rest_port",
+        int,
+        None,
+        "answer the same calls in JSON, as Google's REST API does, at this port; 0: any that is free",
+        metavar="PORT",
+    ),
     Setting("startup", Path, None, "topics and subscriptions to create, in TOML", metavar="FILE"),
     Setting("project", str, "inorder", "the one whose resources have plain names in the broker"),
     Setting(
@@ -120,7 +127,7 @@ def _serve(given: argparse.Namespace) -> int:
 
 def _checked(settings: argparse.Namespace) -> dict[str, Any]:
     """What the server is to be made with: of settings that it would take."""
-    for name in ("port", "metrics_port"):
+    for name in ("port", "rest_port", "metrics_port"):
         port = getattr(settings, name)
         if port is not None and not 0 <= port <= 65_535:
             raise InvalidArgument(f"--{name.replace('_', '-')}: 0 to 65535, not {port}")
@@ -183,7 +190,9 @@ async def _run(server: Server, settings: argparse.Namespace, folder: Path | None
     port = await server.start(settings.host, settings.port)
     drain_seconds = 0.0
     try:
-        metrics_port = None
+        rest_port = metrics_port = None
+        if settings.rest_port is not None:
+            rest_port = await server.start_rest(settings.host, settings.rest_port)
         if settings.metrics_port is not None:
             metrics_port = await server.start_metrics(settings.metrics_host, settings.metrics_port)
         kept = "in memory" if folder is None else f"from {folder}"
@@ -191,6 +200,9 @@ async def _run(server: Server, settings: argparse.Namespace, folder: Path | None
         # What Google's clients read for an emulator is for one without TLS.
         reached = f"grpc://{address}?tls=1" if settings.tls_certificate else f"PUBSUB_EMULATOR_HOST={address}"
         print(f"inorder serves {kept}: {reached}", flush=True)
+        if rest_port is not None:
+            scheme = "https" if settings.tls_certificate else "http"
+            print(f"inorder answers REST: {scheme}://{settings.host}:{rest_port}/v1", flush=True)
         if metrics_port is not None:
             print(f"inorder tells metrics: http://{settings.metrics_host}:{metrics_port}/metrics", flush=True)
         _log.info("serves %s at %s", kept, address)

@@ -58,10 +58,14 @@ class Gates(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         served = _coroutine(
             handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
         )
+        kind = _HANDLERS[method.requests, method.responses]
+        return kind(self.around(method, served), handler.request_deserializer, handler.response_serializer)
+
+    def around(self, method: Method, served: Served) -> Served:
+        """What is called, behind all gates."""
         for gate in reversed(self._gates):
             served = gate(method, served)
-        kind = _HANDLERS[method.requests, method.responses]
-        return kind(served, handler.request_deserializer, handler.response_serializer)
+        return served
 
 
 def _coroutine(behaviour: Any) -> Served:

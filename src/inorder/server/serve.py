@@ -24,8 +24,9 @@ from inorder.server.expiry import Expiry
 from inorder.server.extensions import service as extensions
 from inorder.server.extensions.delivery import Delivery
 from inorder.server.extensions.service import Extensions
-from inorder.server.gates import Gates
+from inorder.server.gates import Gates, Method
 from inorder.server.health import HEALTH, Health
+from inorder.server.http import HttpServer
 from inorder.server.iam import service as iam
 from inorder.server.iam.book import PolicyBook
 from inorder.server.iam.service import PolicyService
@@ -35,10 +36,11 @@ from inorder.server.publisher import Publisher
 from inorder.server.push.pushes import Pushes
 from inorder.server.reflection import REFLECTION, reflecting
 from inorder.server.resources import MAX_OUTSTANDING_PER_KEY, topic_schema, without_schema
+from inorder.server.rest.service import Rest
 from inorder.server.schemas import service as schemas
 from inorder.server.schemas.book import SchemaBook
 from inorder.server.schemas.service import SchemaService
-from inorder.server.scraping import Scraping
+from inorder.server.scraping import scraping
 from inorder.server.security import peers, tls
 from inorder.server.security.guard import Guard
 from inorder.server.security.options import PeerLimits, Security
@@ -49,6 +51,7 @@ from inorder.server.subscriber import Subscriber
 
 STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
 LOOK_SECONDS = 0.5  # between two looks whether the broker still works
+TEXT = 2  # times as long is a request in JSON, about
 
 Handlers: TypeAlias = Mapping[str, Any]  # of a service, for gRPC: each call by its name
 
@@ -93,7 +96,7 @@ class Server:
         self._security = security or Security()
         self._limits = limits or PeerLimits()
         self._grpc: Any = None
-        self._scraping: Scraping | None = None
+        self._http: list[HttpServer] = []
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Take calls from now on; returns the port, which is any that is free if none is named."""
@@ -124,7 +127,7 @@ class Server:
 
         delivery = Delivery(self._broker, self.names, self._desks)
         self._extensions = Extensions(self._broker, self.names, self._admin, delivery, self._pushes.refresh)
-        calls = {
+        self._calls = {
             extensions.SERVICE: self._extensions.calls(),
             schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleted).calls(),
             iam.SERVICE: policies.calls(),
@@ -148,7 +151,7 @@ class Server:
         }
         handlers = {
             service: {name: grpc.unary_unary_rpc_method_handler(call) for name, call in of_service.items()}
-            for service, of_service in calls.items()
+            for service, of_service in self._calls.items()
         }
         for name, stream in self._extensions.streams().items():
             handlers[extensions.SERVICE][name] = grpc.unary_stream_rpc_method_handler(stream)
@@ -172,8 +175,8 @@ class Server:
         """Every call goes through all gates, whatever service it is of."""
         self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
         self._door = Door()
-        gates = Gates(counted, self._door, peers.Peers(self._limits), *([self.guard] if self.guard else []))
-        self._grpc = grpc.aio.server(interceptors=[gates], options=[*_OPTIONS, *peers.options(self._limits)])
+        self._gates = Gates(counted, self._door, peers.Peers(self._limits), *([self.guard] if self.guard else []))
+        self._grpc = grpc.aio.server(interceptors=[self._gates], options=[*_OPTIONS, *peers.options(self._limits)])
         self._grpc.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(service, named) for service, named in handlers.items())
         )
@@ -196,9 +199,29 @@ class Server:
 
     async def start_metrics(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Tell Prometheus how things are, at a port of their own; returns it. The server has been started."""
-        scraping = Scraping(self._exporter.text)
-        bound = await scraping.start(host, port)
-        self._scraping = scraping
+        metrics = scraping(self._exporter.text)
+        bound = await metrics.start(host, port)
+        self._http.append(metrics)
+        return bound
+
+    async def start_rest(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        """Answer the calls in JSON as well, at a port of their own; returns it. The server has been started."""
+        self._security.check_host(host)
+        calls = {
+            name: self._gates.around(Method(name, requests=False, responses=False), call)
+            for service, of_service in self._calls.items()
+            for name, call in ((f"/{service}/{call}", raw) for call, raw in of_service.items())
+        }
+        limits = self._limits
+        rest = HttpServer(
+            "REST",
+            Rest(calls).answer,
+            max_body=TEXT * limits.max_request_bytes,
+            max_connections=limits.max_connections,
+            idle_seconds=limits.idle_seconds,
+        )
+        bound = await rest.start(host, port, tls.http_context(self._security))
+        self._http.append(rest)
         return bound
 
     def _guard(self) -> Guard | None:
@@ -234,6 +257,6 @@ class Server:
         self._extensions.stop()
         self._health.close()
         await self._grpc.stop(STOP_SECONDS)
-        if self._scraping is not None:
-            await self._scraping.stop()
+        for http in self._http:
+            await http.stop()
         self._admin.close()

@@ -30,6 +30,24 @@ def server_credentials(security: Security) -> Any:
     )
 
 
+def http_context(security: Security) -> ssl.SSLContext | None:
+    """The same for HTTP."""
+    if security.certificate is None or security.key is None:
+        return None
+    certificates = _Certificates(security.certificate, security.key, security.client_ca)
+    newest = certificates.context()
+
+    def connects(connection: ssl.SSLObject, *_: object) -> None:
+        nonlocal newest
+        if certificates.changed() is not None:
+            newest = certificates.context()
+        connection.context = newest
+
+    context = certificates.context()
+    context.sni_callback = connects  # called for each, also without a name
+    return context
+
+
 class _Certificates:
     """The files, as they are. Called on gRPC's own threads."""
 
@@ -55,6 +73,14 @@ class _Certificates:
                 return None
             _log.info("%s is used from now on", self._certificate)
             return found
+
+    def context(self) -> ssl.SSLContext:
+        """The files for Python's own TLS, as they are now."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._client_ca)
+        context.load_cert_chain(self._certificate, self._key, password="")
+        if self._client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def _look(self) -> list[tuple[int, int] | None]:
         return [_state(path) for path in (self._certificate, self._key, self._client_ca) if path is not None]

@@ -1,0 +1,285 @@
+"""As much of an HTTP/1.1 server as metrics and REST need: requests of a connection one after the other, answered whole.
+
+Who closes a connection, or stops sending on it, has given up what it asked for: that is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import NamedTuple
+
+from inorder.errors import Unavailable
+
+MAX_HEAD_BYTES = 16_384
+MAX_AHEAD_BYTES = 65_536  # of the requests behind the one that is being answered
+REQUEST_SECONDS = 60.0  # to send a request that was begun, and to take an answer
+LINGER_SECONDS = 2.0  # for who still sends what was refused: else it might never read why
+
+_REQUEST_LINE = re.compile(r"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
+_HEADER = re.compile(r"([!#$%&'*+.^`|~\w-]+):[ \t]*(.*?)[ \t]*", re.ASCII)
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n")
+
+_log = logging.getLogger(__name__)
+
+
+class Request(NamedTuple):
+    method: str
+    path: str  # as it was sent
+    query: str
+    headers: Mapping[str, str]  # names in small letters
+    body: bytes
+    peer: tuple[str, int]
+
+
+class Response(NamedTuple):
+    status: HTTPStatus
+    kind: str
+    body: bytes
+
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class _Bad(Exception):
+    """What was sent is no request that can be answered: the connection ends."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.response = Response(status, "text/plain", f"{text}\n".encode())
+
+
+class _Gone(Exception):
+    """The client has closed the connection."""
+
+
+class HttpServer:
+    """Answers requests on one loop. `what` is what it is for, in an error."""
+
+    def __init__(self, what: str, answer: Answer, *, max_body: int, max_connections: int, idle_seconds: float) -> None:
+        self._what = what
+        self._answer = answer
+        self._max_body = max_body
+        self._max_connections = max_connections
+        self._idle_seconds = idle_seconds
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Returns the port, which is any that is free if none is named."""
+        try:
+            self._server = await asyncio.start_server(self._connected, host, port, ssl=tls)
+        except OSError as error:
+            raise Unavailable(f"cannot listen for {self._what} on {host}:{port}: {error.strerror}") from None
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        """End all connections, whatever is being answered."""
+        self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.current_task()
+        assert connection is not None
+        self._connections.add(connection)
+        try:
+            if len(self._connections) <= self._max_connections:
+                await self._converse(_Incoming(reader), writer)
+        except (_Gone, TimeoutError, OSError):
+            pass  # whoever asked has gone, or never asked
+        finally:
+            self._connections.discard(connection)
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _converse(self, incoming: _Incoming, writer: asyncio.StreamWriter) -> None:
+        while True:
+            async with asyncio.timeout(self._idle_seconds):
+                await incoming.begin()
+            try:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    head = _Head.of(await incoming.until(b"\r\n\r\n", MAX_HEAD_BYTES))
+                    if head.waits_for_a_word:
+                        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    body = await head.body(incoming, self._max_body)
+            except _Bad as bad:
+                await _send(writer, bad.response, "close")
+                await incoming.linger()
+                return
+            peer = writer.get_extra_info("peername")[:2]
+            request = Request(head.method, head.path, head.query, head.headers, body, peer)
+            response = await self._answered(incoming, request)
+            await _send(writer, response, "keep-alive" if head.keep else "close", head_only=head.method == "HEAD")
+            if not head.keep:
+                return
+
+    async def _answered(self, incoming: _Incoming, request: Request) -> Response:
+        """What there is to answer, unless the client goes first."""
+        answer = asyncio.ensure_future(self._answer(request))
+        gone = asyncio.create_task(incoming.gone())
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise _Gone
+            return answer.result()
+        except (_Gone, asyncio.CancelledError):
+            raise
+        except Exception:
+            _log.exception("a request could not be answered")
+            text = b"The server made a mistake, which it has logged.\n"
+            return Response(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", text)
+        finally:
+            answer.cancel()
+            gone.cancel()
+            await asyncio.gather(answer, gone, return_exceptions=True)
+
+
+async def _send(writer: asyncio.StreamWriter, response: Response, connection: str, *, head_only: bool = False) -> None:
+    status, kind, body = response
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        f"Connection: {connection}\r\n\r\n"
+    )
+    writer.write(head.encode() + (b"" if head_only else body))
+    async with asyncio.timeout(REQUEST_SECONDS):
+        await writer.drain()
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a request begins with."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    keep: bool  # the connection, for another request
+
+    @classmethod
+    def of(cls, raw: bytes) -> _Head:
+        first, *lines = raw.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+        line = _REQUEST_LINE.fullmatch(first)
+        if line is None:
+            raise _Bad(HTTPStatus.BAD_REQUEST, "This is no request of HTTP/1.1.")
+        headers: dict[str, str] = {}
+        for one in lines:
+            header = _HEADER.fullmatch(one)
+            if header is None:
+                raise _Bad(HTTPStatus.BAD_REQUEST, "A header is a name, a colon and a value.")
+            name, value = header[1].lower(), header[2]
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        method, target, minor = line.groups()
+        path, _, query = re.sub(r"^https?://[^/?]*", "", target, flags=re.IGNORECASE).partition("?")
+        wishes = {wish.strip().lower() for wish in headers.get("connection", "").split(",")}
+        keep = "close" not in wishes if minor == "1" else "keep-alive" in wishes
+        return cls(method, path or "/", query, headers, keep)
+
+    @property
+    def waits_for_a_word(self) -> bool:
+        """Before it sends its body."""
+        return self.headers.get("expect", "").lower() == "100-continue"
+
+    async def body(self, incoming: _Incoming, most: int) -> bytes:
+        length, coding = self.headers.get("content-length"), self.headers.get("transfer-encoding")
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise _Bad(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without a Content-Encoding.")
+        if coding is not None:
+            if length is not None or coding.lower() != "chunked":  # of two who disagree where it ends one is deceived
+                raise _Bad(HTTPStatus.BAD_REQUEST, "Say how long the body is by Content-Length, or send it in chunks.")
+            return await _chunks(incoming, most)
+        if length is None:
+            return b""
+        if not (length.isascii() and length.isdecimal()):
+            raise _Bad(HTTPStatus.BAD_REQUEST, "Content-Length is one whole number.")
+        if len(length) > 15 or int(length) > most:
+            raise _too_large(most)
+        return await incoming.exactly(int(length))
+
+
+async def _chunks(incoming: _Incoming, most: int) -> bytes:
+    body = bytearray()
+    while True:
+        line = _CHUNK.fullmatch(await incoming.until(b"\r\n", MAX_HEAD_BYTES))
+        if line is None:
+            raise _Bad(HTTPStatus.BAD_REQUEST, "A chunk begins with its length, in hexadecimal digits.")
+        size = int(line[1], 16)
+        if len(body) + size > most:
+            raise _too_large(most)
+        if not size:
+            break
+        body += await incoming.exactly(size)
+        if await incoming.exactly(2) != b"\r\n":
+            raise _Bad(HTTPStatus.BAD_REQUEST, "A chunk is as long as it says.")
+    left = MAX_HEAD_BYTES
+    while (trailer := await incoming.until(b"\r\n", left)) != b"\r\n":
+        left -= len(trailer)
+    return bytes(body)
+
+
+def _too_large(most: int) -> _Bad:
+    return _Bad(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A request has at most {most} bytes.")
+
+
+class _Incoming:
+    """What comes on a connection. Raises `_Gone` at its end."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._buffer = bytearray()
+
+    async def begin(self) -> None:
+        """Wait for a request. Empty lines before it mean nothing."""
+        while not self._buffer.lstrip(b"\r\n"):
+            self._buffer.clear()
+            await self._more()
+        del self._buffer[: len(self._buffer) - len(self._buffer.lstrip(b"\r\n"))]
+
+    async def until(self, end: bytes, most: int) -> bytes:
+        """All up to an end, and that, if it is no longer than so many bytes."""
+        looked = 0
+        while (at := self._buffer.find(end, looked)) < 0 and len(self._buffer) < most:
+            looked = max(len(self._buffer) - len(end), 0)
+            await self._more()
+        if not 0 <= at <= most:
+            raise _Bad(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"A head has at most {MAX_HEAD_BYTES} bytes.")
+        return self._cut(at + len(end))
+
+    async def exactly(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            await self._more()
+        return self._cut(count)
+
+    async def gone(self) -> None:
+        """Return when nothing comes any more. Until then read ahead, as only who reads learns of the end."""
+        with suppress(_Gone, OSError):
+            while len(self._buffer) < MAX_AHEAD_BYTES:
+                await self._more()
+            await asyncio.get_running_loop().create_future()  # who sends so much is there
+
+    async def linger(self) -> None:
+        """Take what is still being sent, for a moment."""
+        with suppress(_Gone, OSError, TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while True:
+                    self._buffer.clear()
+                    await self._more()
+
+    async def _more(self) -> None:
+        data = await self._reader.read(MAX_AHEAD_BYTES)
+        if not data:
+            raise _Gone
+        self._buffer += data
+
+    def _cut(self, count: int) -> bytes:
+        part = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return part

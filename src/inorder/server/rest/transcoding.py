@@ -1,0 +1,102 @@
+"""Requests from paths, parameters and JSON, and JSON from answers, by the rules of protobuf for JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
+
+from google.protobuf import json_format
+from google.rpc import status_pb2
+
+from inorder.protocol.facts import DETAILS
+from inorder.server.rest.routes import WHOLE, Route
+from inorder.server.status import invalid
+
+Proto: TypeAlias = Any  # a message of protobuf, which has no types
+
+# Parameters of all of Google's APIs, which are not fields of a request; others of them begin with a dollar.
+_SYSTEM = {"access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser", "uploadType"}
+
+
+def request_of(route: Route, kind: Any, query: Iterable[tuple[str, str]], body: bytes) -> Proto:
+    """What is asked for: a message of this kind."""
+    request = kind()
+    own = [(name, value) for name, value in query if name not in _SYSTEM and not name.startswith("$")]
+    try:
+        if route.body == WHOLE:
+            _parse(body, request)
+        else:
+            json_format.ParseDict(_tree(request.DESCRIPTOR, own), request)
+            if route.body:
+                _parse(body, getattr(request, route.body))
+    except (json_format.Error, ValueError, RecursionError) as error:
+        raise invalid(f"The request is not valid JSON for {request.DESCRIPTOR.full_name}: {error}") from None
+    *parents, last = route.field.split(".")
+    holder = request
+    for parent in parents:
+        holder = getattr(holder, parent)
+    setattr(holder, last, route.value)
+    return request
+
+
+def _parse(body: bytes, message: Proto) -> None:
+    if body.strip():
+        json_format.Parse(body.decode(), message)
+
+
+def _tree(descriptor: Any, parameters: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Parameters as the JSON of a message: `options.version=3` is a field of a field."""
+    tree: dict[str, Any] = {}
+    for name, value in parameters:
+        *parents, last = name.split(".")
+        fields, branch = descriptor, tree
+        for parent in parents:
+            field = _field(fields, parent)
+            fields, branch = getattr(field, "message_type", None), branch.setdefault(parent, {})
+        field = _field(fields, last)
+        known: Any = value
+        if field is not None and field.type == field.TYPE_BOOL:
+            known = {"true": True, "false": False}.get(value, value)
+        if field is not None and field.is_repeated:
+            branch.setdefault(last, []).append(known)
+        else:
+            branch[last] = known
+    return tree
+
+
+def _field(descriptor: Any, name: str) -> Any:
+    """The field with this name, in either spelling; None if there is none, of which json_format complains later."""
+    if descriptor is None:
+        return None
+    return descriptor.fields_by_camelcase_name.get(name) or descriptor.fields_by_name.get(name)
+
+
+def json_of(message: Proto, *, enums_as_numbers: bool) -> bytes:
+    return _dumped(json_format.MessageToDict(message, use_integers_for_enums=enums_as_numbers))
+
+
+def parameters_of(query: str) -> list[tuple[str, str]]:
+    return parse_qsl(query, keep_blank_values=True)
+
+
+def wants_numbers(query: Iterable[tuple[str, str]]) -> bool:
+    """Whether enums are to be numbers."""
+    return any(name in ("alt", "$alt") and "enum-encoding=int" in value for name, value in query)
+
+
+def error_of(http: int, status: str, text: str, metadata: Iterable[tuple[str, bytes]] = ()) -> bytes:
+    """What went wrong, in the form of all of Google's APIs."""
+    error: dict[str, Any] = {"code": http, "message": text, "status": status}
+    for name, value in metadata:
+        if name == DETAILS:
+            with suppress(TypeError):  # of a kind that nobody here knows
+                details = status_pb2.Status.FromString(value).details
+                error["details"] = [json_format.MessageToDict(detail) for detail in details]
+    return _dumped({"error": error})
+
+
+def _dumped(tree: object) -> bytes:
+    return json.dumps(tree, indent=2, ensure_ascii=False).encode() + b"\n"
