@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import select
 import shutil
 import socket
 import ssl
@@ -330,7 +331,7 @@ def test_a_head_alone_has_no_body(subscribed: Rest) -> None:
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxyz\r\n", 400),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n", 413),
         (b"POST / HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", 415),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * MAX_HEAD_BYTES + b"\r\n\r\n", 431),
         (b"GET /" + b"b" * MAX_HEAD_BYTES, 431),
@@ -348,6 +349,21 @@ def test_who_sends_too_much_can_read_why(rest: Rest) -> None:
     status, told = rest("POST", f"/v1/{TOPIC}:publish", b" " * 40_000_000)
     assert status == 413
     assert b"at most 32000000 bytes" in told
+
+
+def test_requests_that_are_begun_and_not_sent_take_no_more_memory_than_there_is_for_all(rest: Rest) -> None:
+    begun = f"POST /v1/{TOPIC}:publish HTTP/1.1\r\nContent-Length: 30000000\r\n\r\n".encode()
+    connections = [socket.create_connection(("127.0.0.1", rest.port), timeout=30) for _ in range(9)]
+    try:
+        for connection in connections:
+            connection.sendall(begun)
+        [refused], _, _ = select.select(connections, [], [], 30)
+        assert refused.recv(100).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    finally:
+        for connection in connections:
+            connection.close()
+    wait_until(lambda: rest.running.server._http[0].held == 0)
+    assert rest("POST", f"/v1/{TOPIC}:publish", b" " * 30_000_000)[0] == 404
 
 
 def test_there_are_no_more_connections_than_allowed(serve: Serve) -> None:

@@ -19,11 +19,13 @@ from inorder.errors import Unavailable
 
 MAX_HEAD_BYTES = 16_384
 MAX_AHEAD_BYTES = 65_536  # of the requests behind the one that is being answered
+MAX_HELD_BYTES = 256 * 1024 * 1024  # of all bodies that are being sent or answered; more must wait with their senders
 REQUEST_SECONDS = 60.0  # to send a request that was begun, and to take an answer
 LINGER_SECONDS = 2.0  # for who still sends what was refused: else it might never read why
 
 _REQUEST_LINE = re.compile(r"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
 _HEADER = re.compile(r"([!#$%&'*+.^`|~\w-]+):[ \t]*(.*?)[ \t]*", re.ASCII)
+_LENGTH = re.compile(r"[0-9]{1,15}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n")
 
 _log = logging.getLogger(__name__)
@@ -65,10 +67,11 @@ class HttpServer:
     def __init__(self, what: str, answer: Answer, *, max_body: int, max_connections: int, idle_seconds: float) -> None:
         self._what = what
         self._answer = answer
-        self._max_body = max_body
         self._max_connections = max_connections
         self._idle_seconds = idle_seconds
         self._connections: set[asyncio.Task[None]] = set()
+        self.max_body = max_body
+        self.held = 0  # bytes of bodies
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Returns the port, which is any that is free if none is named."""
@@ -102,25 +105,31 @@ class HttpServer:
                 await writer.wait_closed()
 
     async def _converse(self, incoming: _Incoming, writer: asyncio.StreamWriter) -> None:
-        while True:
+        keep = True
+        while keep:
             async with asyncio.timeout(self._idle_seconds):
                 await incoming.begin()
+            room = _Room(self)
             try:
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    head = _Head.of(await incoming.until(b"\r\n\r\n", MAX_HEAD_BYTES))
-                    if head.waits_for_a_word:
-                        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                    body = await head.body(incoming, self._max_body)
+                keep = await self._exchange(incoming, writer, room)
             except _Bad as bad:
                 await _send(writer, bad.response, "close")
                 await incoming.linger()
                 return
-            peer = writer.get_extra_info("peername")[:2]
-            request = Request(head.method, head.path, head.query, head.headers, body, peer)
-            response = await self._answered(incoming, request)
-            await _send(writer, response, "keep-alive" if head.keep else "close", head_only=head.method == "HEAD")
-            if not head.keep:
-                return
+            finally:
+                room.leave()
+
+    async def _exchange(self, incoming: _Incoming, writer: asyncio.StreamWriter, room: _Room) -> bool:
+        """One request and its answer; whether there may be another."""
+        async with asyncio.timeout(REQUEST_SECONDS):
+            head = _Head.of(await incoming.until(b"\r\n\r\n", MAX_HEAD_BYTES))
+            if head.waits_for_a_word:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            body = await head.body(incoming, room)
+        peer = writer.get_extra_info("peername")[:2]
+        response = await self._answered(incoming, Request(head.method, head.path, head.query, head.headers, body, peer))
+        await _send(writer, response, "keep-alive" if head.keep else "close", head_only=head.method == "HEAD")
+        return head.keep
 
     async def _answered(self, incoming: _Incoming, request: Request) -> Response:
         """What there is to answer, unless the client goes first."""
@@ -188,34 +197,32 @@ class _Head:
         """Before it sends its body."""
         return self.headers.get("expect", "").lower() == "100-continue"
 
-    async def body(self, incoming: _Incoming, most: int) -> bytes:
+    async def body(self, incoming: _Incoming, room: _Room) -> bytes:
         length, coding = self.headers.get("content-length"), self.headers.get("transfer-encoding")
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise _Bad(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without a Content-Encoding.")
         if coding is not None:
             if length is not None or coding.lower() != "chunked":  # of two who disagree where it ends one is deceived
                 raise _Bad(HTTPStatus.BAD_REQUEST, "Say how long the body is by Content-Length, or send it in chunks.")
-            return await _chunks(incoming, most)
+            return await _chunks(incoming, room)
         if length is None:
             return b""
-        if not (length.isascii() and length.isdecimal()):
-            raise _Bad(HTTPStatus.BAD_REQUEST, "Content-Length is one whole number.")
-        if len(length) > 15 or int(length) > most:
-            raise _too_large(most)
+        if not _LENGTH.fullmatch(length):
+            raise _Bad(HTTPStatus.BAD_REQUEST, "Content-Length is one whole number, of up to 15 digits.")
+        room.take(int(length))
         return await incoming.exactly(int(length))
 
 
-async def _chunks(incoming: _Incoming, most: int) -> bytes:
+async def _chunks(incoming: _Incoming, room: _Room) -> bytes:
     body = bytearray()
     while True:
         line = _CHUNK.fullmatch(await incoming.until(b"\r\n", MAX_HEAD_BYTES))
         if line is None:
             raise _Bad(HTTPStatus.BAD_REQUEST, "A chunk begins with its length, in hexadecimal digits.")
         size = int(line[1], 16)
-        if len(body) + size > most:
-            raise _too_large(most)
         if not size:
             break
+        room.take(size)
         body += await incoming.exactly(size)
         if await incoming.exactly(2) != b"\r\n":
             raise _Bad(HTTPStatus.BAD_REQUEST, "A chunk is as long as it says.")
@@ -225,8 +232,25 @@ async def _chunks(incoming: _Incoming, most: int) -> bytes:
     return bytes(body)
 
 
-def _too_large(most: int) -> _Bad:
-    return _Bad(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A request has at most {most} bytes.")
+class _Room:
+    """What one request may hold of the memory for all of them."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        """Before so much more is read."""
+        server = self._server
+        if self._taken + size > server.max_body:
+            raise _Bad(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A request has at most {server.max_body} bytes.")
+        if server.held + size > MAX_HELD_BYTES:
+            raise _Bad(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests are under way: try again later.")
+        server.held += size
+        self._taken += size
+
+    def leave(self) -> None:
+        self._server.held -= self._taken
 
 
 class _Incoming:
