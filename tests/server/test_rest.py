@@ -200,6 +200,13 @@ def test_the_commands_of_the_page_do_what_it_says(rest: Rest) -> None:
     assert done.stdout.rindex('"orderingKey": "user-7"') > done.stdout.index('"messageIds"')
 
 
+def test_the_largest_message_goes_round(subscribed: Rest) -> None:
+    data = b64encode(bytes(9_999_000)).decode()
+    assert subscribed("POST", f"/v1/{TOPIC}:publish", {"messages": [{"data": data}]})[0] == 200
+    [received] = subscribed("POST", f"/v1/{SUBSCRIPTION}:pull", {"maxMessages": 1})[1]["receivedMessages"]
+    assert received["message"]["data"] == data
+
+
 def test_fields_may_be_spelt_as_in_protobuf(subscribed: Rest) -> None:
     assert (
         subscribed("POST", f"/v1/{TOPIC}:publish", {"messages": [{"data": text("x"), "ordering_key": "k"}]})[0] == 200
@@ -346,14 +353,14 @@ def test_what_is_no_request_ends_its_connection_with_a_word(rest: Rest, sent: by
 
 
 def test_who_sends_too_much_can_read_why(rest: Rest) -> None:
-    status, told = rest("POST", f"/v1/{TOPIC}:publish", b" " * 40_000_000)
+    status, told = rest("POST", f"/v1/{TOPIC}:publish", b" " * 20_000_000)
     assert status == 413
-    assert b"at most 32000000 bytes" in told
+    assert b"at most 16000000 bytes" in told
 
 
 def test_requests_that_are_begun_and_not_sent_take_no_more_memory_than_there_is_for_all(rest: Rest) -> None:
-    begun = f"POST /v1/{TOPIC}:publish HTTP/1.1\r\nContent-Length: 30000000\r\n\r\n".encode()
-    connections = [socket.create_connection(("127.0.0.1", rest.port), timeout=30) for _ in range(9)]
+    begun = f"POST /v1/{TOPIC}:publish HTTP/1.1\r\nContent-Length: 15000000\r\n\r\n".encode()
+    connections = [socket.create_connection(("127.0.0.1", rest.port), timeout=30) for _ in range(18)]
     try:
         for connection in connections:
             connection.sendall(begun)
@@ -363,7 +370,7 @@ def test_requests_that_are_begun_and_not_sent_take_no_more_memory_than_there_is_
         for connection in connections:
             connection.close()
     wait_until(lambda: rest.running.server._http[0].held == 0)
-    assert rest("POST", f"/v1/{TOPIC}:publish", b" " * 30_000_000)[0] == 404
+    assert rest("POST", f"/v1/{TOPIC}:publish", b" " * 15_000_000)[0] == 404
 
 
 def test_there_are_no_more_connections_than_allowed(serve: Serve) -> None:

@@ -51,7 +51,6 @@ from inorder.server.subscriber import Subscriber
 
 STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
 LOOK_SECONDS = 0.5  # between two looks whether the broker still works
-TEXT = 2  # times as long is a request in JSON, about
 
 Handlers: TypeAlias = Mapping[str, Any]  # of a service, for gRPC: each call by its name
 
@@ -216,7 +215,7 @@ class Server:
         rest = HttpServer(
             "REST",
             Rest(calls).answer,
-            max_body=TEXT * limits.max_request_bytes,
+            max_body=limits.max_request_bytes,
             max_connections=limits.max_connections,
             idle_seconds=limits.idle_seconds,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 
 import grpc
@@ -15,6 +17,7 @@ from inorder.server.services import SERVICES, message
 from inorder.server.status import Refusal
 
 KIND = "application/json; charset=utf-8"
+LARGE_BYTES = 65_536
 
 _HTTP = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
@@ -37,6 +40,7 @@ class Rest:
 
     def __init__(self, calls: Mapping[str, Served]) -> None:
         self._calls = calls
+        self._large = asyncio.Lock()
 
     async def answer(self, request: Request) -> Response:
         if (request.method, request.path) == ("GET", "/"):
@@ -60,9 +64,16 @@ class Rest:
             raise Refusal(grpc.StatusCode.NOT_FOUND, f"There is no call at {request.method} {request.path}.")
         asked, answered = map(message, SERVICES[route.service][route.call])
         query = parameters_of(request.query)
-        raw = request_of(route, asked, query, request.body).SerializeToString()
+        raw = await self._aside(len(request.body), partial(request_of, route, asked, query, request.body))
         answer = await self._calls[f"/{route.service}/{route.call}"](raw, context)
-        return json_of(answered.FromString(answer), enums_as_numbers=wants_numbers(query))
+        return await self._aside(len(answer), partial(json_of, answered, answer, wants_numbers(query)))
+
+    async def _aside(self, size: int, transcode: Callable[[], bytes]) -> bytes:
+        """Of what is large, one at a time and beside the loop: megabytes of JSON take seconds, and others wait."""
+        if size < LARGE_BYTES:
+            return transcode()
+        async with self._large:
+            return await asyncio.to_thread(transcode)
 
 
 class _Ended(Exception):

@@ -21,8 +21,8 @@ Proto: TypeAlias = Any  # a message of protobuf, which has no types
 _SYSTEM = {"access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser", "uploadType"}
 
 
-def request_of(route: Route, kind: Any, query: Iterable[tuple[str, str]], body: bytes) -> Proto:
-    """What is asked for: a message of this kind."""
+def request_of(route: Route, kind: Any, query: Iterable[tuple[str, str]], body: bytes) -> bytes:
+    """What is asked for: a message of this kind, as gRPC would bring it."""
     request = kind()
     own = [(name, value) for name, value in query if name not in _SYSTEM and not name.startswith("$")]
     try:
@@ -39,7 +39,8 @@ def request_of(route: Route, kind: Any, query: Iterable[tuple[str, str]], body: 
     for parent in parents:
         holder = getattr(holder, parent)
     setattr(holder, last, route.value)
-    return request
+    raw: bytes = request.SerializeToString()
+    return raw
 
 
 def _parse(body: bytes, message: Proto) -> None:
@@ -74,8 +75,9 @@ def _field(descriptor: Any, name: str) -> Any:
     return descriptor.fields_by_camelcase_name.get(name) or descriptor.fields_by_name.get(name)
 
 
-def json_of(message: Proto, *, enums_as_numbers: bool) -> bytes:
-    return _dumped(json_format.MessageToDict(message, use_integers_for_enums=enums_as_numbers))
+def json_of(kind: Any, raw: bytes, enums_as_numbers: bool) -> bytes:
+    """An answer, a message of this kind."""
+    return _dumped(json_format.MessageToDict(kind.FromString(raw), use_integers_for_enums=enums_as_numbers))
 
 
 def parameters_of(query: str) -> list[tuple[str, str]]:
