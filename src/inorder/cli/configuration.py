@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from inorder.cli.targets import path_of
 from inorder.errors import InvalidArgument
 
 Value: TypeAlias = str | int | float | bool | Path | None
@@ -45,10 +46,15 @@ class Setting:
     def variable(self) -> str:
         return f"{PREFIX}{self.name.upper()}"
 
+    @property
+    def of_text(self) -> Callable[[str], Value]:
+        """What makes a value of a word."""
+        return _path if self.kind is Path else self.kind
+
     def read(self, text: str) -> Value:
         """A value as it stands in the environment."""
         try:
-            value = _WORDS[text.strip().lower()] if self.kind is bool else self.kind(text)
+            value = _WORDS[text.strip().lower()] if self.kind is bool else self.of_text(text)
         except (ValueError, KeyError):
             raise InvalidArgument(f"{_KINDS[self.kind]}, not {text!r}") from None
         return self.checked(value)
@@ -56,7 +62,7 @@ class Setting:
     def checked(self, value: object) -> Value:
         """A value as it stands in a file."""
         if self.kind is Path and isinstance(value, str):
-            return Path(value)
+            return _path(value)
         if self.kind is float and type(value) is int:
             return float(value)
         if type(value) is not self.kind and not isinstance(value, Path):
@@ -64,6 +70,12 @@ class Setting:
         if self.choices and value not in self.choices:
             raise InvalidArgument(f"one of {', '.join(self.choices)}, not {value!r}")
         return value
+
+
+def _path(text: str) -> Path:
+    if text.startswith("file:") and "?" in text:
+        raise InvalidArgument(f"a path; what stands behind the ? of {text!r} are settings of their own")
+    return path_of(text)
 
 
 class Given(NamedTuple):
@@ -88,7 +100,7 @@ def add_flags(parser: argparse.ArgumentParser, settings: Iterable[Setting]) -> N
         if setting.kind is bool:
             options["action"] = argparse.BooleanOptionalAction
         else:
-            options |= {"type": setting.kind, "metavar": setting.metavar, "choices": setting.choices or None}
+            options |= {"type": setting.of_text, "metavar": setting.metavar, "choices": setting.choices or None}
         parser.add_argument(setting.flag, dest=setting.name, **options)
 
 

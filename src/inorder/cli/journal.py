@@ -14,6 +14,7 @@ from inorder.cli.dumping import Wanted, lines
 from inorder.cli.exits import DONE, NO
 from inorder.cli.progress import Bar
 from inorder.cli.showing import print_json
+from inorder.cli.targets import path_of
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.cli.wording import counted, duration, moment, size, table
 from inorder.clock import SYSTEM_CLOCK
@@ -77,7 +78,7 @@ def add_to(nouns: Verbs) -> None:
 
 def _verb(verbs: Verbs, name: str, run: Run, text: str, fields: Mapping[str, str]) -> Command:
     verb = add_verb(verbs, name, run, text, fields=fields)
-    verb.add_argument("folder", type=Path, metavar="FOLDER", help="what follows file: in PubSub('file:FOLDER')")
+    verb.add_argument("folder", type=path_of, metavar="FOLDER", help="that of PubSub('file:FOLDER')")
     return verb
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import sys
@@ -23,8 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the program's exit code."""
     _hold_streams()
     words = sys.argv[1:] if arguments is None else arguments
-    given = parser(words[0] if words else None).parse_args(words)
+    given = argparse.Namespace()
     try:
+        parser(words[0] if words else None).parse_args(words, given)
         code: int = given.run(given)
         sys.stdout.flush()
     except BrokenPipeError:

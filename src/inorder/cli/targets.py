@@ -54,12 +54,17 @@ def folder_of(target: str) -> Path | None:
     return Path(folder)
 
 
+def path_of(text: str) -> Path:
+    """The folder that a command is given: a path, or one with `file:` before it, as it stands in a target."""
+    return folder_of(text) or Path(text)
+
+
 @contextmanager
 def connected(given: argparse.Namespace, *, create: bool = False) -> Iterator[PubSub]:
     """The broker, to work with. A folder is made only by who wants to `create` something in it."""
     target = target_of(given)
-    if (folder := folder_of(target)) is not None and not create:
-        existing_journal(folder)  # a name that is misspelt must not become one more broker
+    if (place := folder_of(target)) is not None and not create:
+        existing_journal(place)  # a name that is misspelt must not become one more broker
     with _ended_by_signals(), _unlogged("inorder.client.publisher"), PubSub(_impatient(target)) as pubsub:
         yield pubsub
 

@@ -21,6 +21,8 @@ def open_journal(folder: str | Path, kind: JournalKind = "segments") -> Journal:
     """The journal in a folder, which is made if it is missing. One owner at a time."""
     if kind not in get_args(JournalKind):
         raise InvalidArgument(f"journal: one of {', '.join(map(repr, get_args(JournalKind)))}, not {kind!r}")
+    if str(folder).startswith("file:"):  # else it would be the name of a new folder
+        raise InvalidArgument(f"folder: a path, not {str(folder)!r}: such an address is for PubSub")
     try:
         place = Folder(Path(folder))
     except OSError as error:

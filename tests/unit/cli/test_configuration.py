@@ -64,6 +64,20 @@ def test_the_environment_names_the_file_and_what_is_printed_is_one(
     assert printed(capsys, "--config", str(again))["project"] == ('"inorder"', str(again))
 
 
+def test_a_folder_may_be_given_as_in_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, file = json.dumps(str(tmp_path / "kept")), tmp_path / "server.toml"
+    assert printed(capsys, "--data", f"file:{tmp_path}/kept")["data"] == (kept, "--data")
+    file.write_text('data = "file:./kept"\n')
+    assert printed(capsys, "--config", str(file))["data"] == (kept, str(file))
+    monkeypatch.setenv("INORDER_DATA", f"file:{tmp_path}/kept?sync=none")
+    assert main(["serve", "--print-config"]) == 2
+    assert "INORDER_DATA: a path; what stands behind the ? of 'file:" in capsys.readouterr().err
+    assert main(["serve", "--print-config", "--data", "file:"]) == 2
+    assert "a folder after 'file:'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [

@@ -353,6 +353,11 @@ def test_a_folder_without_a_journal_is_an_error_of_one_line(tmp_path: Path, verb
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_may_be_given_as_in_a_target(tmp_path: Path, capsys: CAPSYS) -> None:
+    code, _, err = run(capsys, "journal", "info", f"file:{tmp_path}?journal=sqlite")
+    assert (code, err) == (2, f"inorder: there is no journal in {tmp_path}\n")
+
+
 @pytest.mark.parametrize("verb", ["info", "dump"])
 def test_damage_is_an_error_of_one_line(tmp_path: Path, verb: str, kind: str, capsys: CAPSYS) -> None:
     damaged(tmp_path, kind)

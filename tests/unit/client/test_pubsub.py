@@ -129,6 +129,13 @@ def test_a_tilde_is_the_home_of_who_runs_it(tmp_path: Path, monkeypatch: pytest.
         assert (tmp_path / "data").is_dir()
 
 
+def test_an_address_is_no_folder_of_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"folder: a path, not 'file:\./data'"):
+        MessageQueue.open("file:./data")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("target", ["memory:?journal=sqlite", "memory:./data"])
 def test_a_broker_in_memory_has_no_options(target: str) -> None:
     with pytest.raises(InvalidArgument, match="'memory:' stands alone"):
