@@ -6,6 +6,7 @@ package that a relative import starts from is always the name without its last p
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -145,6 +146,15 @@ def test_imports_point_one_way_and_pure_rooms_are_pure() -> None:
     sources = sources_below(SRC)
     assert sources, f"no modules below {SRC}"
     assert not violations(sources), "\n".join(violations(sources))
+
+
+def test_the_rows_are_those_that_are_drawn() -> None:
+    page = (SRC.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawing = page.partition("## The rooms")[2].partition("```text\n")[2].partition("```")[0]
+    drawn = [re.split(r"\s{3,}", line.strip())[0].split() for line in drawing.splitlines()]
+    there = {room_of(module) for module in sources_below(SRC)}
+    rows = [[room for room in row if room in there and room != "__main__"] for row in ROWS]
+    assert drawn == [*filter(None, rows), [TESTING]]
 
 
 def test_importing_inorder_loads_nothing_heavy() -> None:
