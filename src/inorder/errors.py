@@ -120,16 +120,22 @@ class SnapshotNotFound(NotFound):
 
 
 class TopicAlreadyExists(AlreadyExists):
+    """A topic of this name is there."""
+
     def __init__(self, topic: str) -> None:
         super().__init__(f"Topic already exists: {topic}")
 
 
 class SubscriptionAlreadyExists(AlreadyExists):
+    """A subscription of this name is there."""
+
     def __init__(self, subscription: str) -> None:
         super().__init__(f"Subscription already exists: {subscription}")
 
 
 class SnapshotAlreadyExists(AlreadyExists):
+    """A snapshot of this name is there."""
+
     def __init__(self, snapshot: str) -> None:
         super().__init__(f"Snapshot already exists: {snapshot}")
 

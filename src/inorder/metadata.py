@@ -10,6 +10,8 @@ from inorder.options import SubscriptionOptions, TopicOptions
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
+    """A topic, and how much was published to it."""
+
     name: str
     created: datetime
     options: TopicOptions
@@ -23,6 +25,8 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionMetadata:
+    """A subscription, and whether anything will still come."""
+
     name: str
     topic: str
     created: datetime

@@ -162,9 +162,12 @@ def test_the_table_of_errors_has_every_class_with_its_code() -> None:
         ("field of `Metrics`", metadata.Metrics),
         ("field of `counters`", metadata.Counters),
         ("field of `BlockedKey`", metadata.BlockedKey),
+        ("field of `Unacked`", metadata.Unacked),
+        ("field of `TopicMetadata`, from `topic.metadata()`", metadata.TopicMetadata),
+        ("field of `SubscriptionMetadata`, from `subscription.metadata()`", metadata.SubscriptionMetadata),
     ],
 )
-def test_every_field_of_the_metrics_is_explained(column: str, cls: type) -> None:
+def test_every_field_of_what_a_broker_tells_is_explained(column: str, cls: type) -> None:
     documented = {name for row in table_with(column) for name in in_code(row[column])}
     assert documented == {field.name for field in fields(cls)} - {"counters"}  # type: ignore[arg-type]
 

@@ -58,6 +58,7 @@ class Subscription:
         return Pending.run(create).then(lambda created: created).map(lambda _: self)
 
     def exists(self) -> Pending[bool]:
+        """Whether the subscription was created, and not deleted since."""
         return self._transport.get_subscription(self.name).map(lambda metadata: metadata is not None)
 
     def delete(self) -> Pending[None]:
@@ -65,6 +66,8 @@ class Subscription:
         return self._transport.delete_subscription(self.name)
 
     def metadata(self) -> Pending[SubscriptionMetadata]:
+        """Its topic, its options and when it was created. `NotFound` if it is not there."""
+
         def found(metadata: SubscriptionMetadata | None) -> SubscriptionMetadata:
             if metadata is None:
                 raise SubscriptionNotFound(self.name)

@@ -42,6 +42,7 @@ class Topic:
         )
 
     def exists(self) -> Pending[bool]:
+        """Whether the topic was created, and not deleted since."""
         return self._transport.get_topic(self.name).map(lambda metadata: metadata is not None)
 
     def delete(self) -> Pending[None]:
@@ -49,6 +50,8 @@ class Topic:
         return self._transport.delete_topic(self.name)
 
     def metadata(self) -> Pending[TopicMetadata]:
+        """Its options, when it was created, and how many messages were published. `NotFound` if it is not there."""
+
         def found(metadata: TopicMetadata | None) -> TopicMetadata:
             if metadata is None:
                 raise TopicNotFound(self.name)
