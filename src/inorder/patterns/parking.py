@@ -9,25 +9,34 @@ entries costs about a microsecond.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import ParkingFull
 from inorder.options import DAY_SECONDS, REMEMBERED_GAPS, WhenParkingFull, check_choice, check_number, check_whole
 from inorder.patterns.encoding import dump
-from inorder.patterns.step import GAP, PARKED, RELEASED, RETRY, Batch, Event, Missing, Outcome, check_event, checked
+from inorder.patterns.step import (
+    GAP,
+    PARKED,
+    RELEASED,
+    RETRY,
+    Batch,
+    Event,
+    Missing,
+    Outcome,
+    Step,
+    check_event,
+    checked,
+)
 
 Parked: TypeAlias = tuple[tuple[int, int, Event], ...]  # number, time of arrival, event; by number
 Ranges: TypeAlias = tuple[tuple[int, int], ...]  # the first and the last number of each, oldest first
-
-# What a pattern does with one event whose key is fine: the state of the key, the event, the time, and where to tell
-# what became of it.
-Take: TypeAlias = Callable[["Line | None", Event, int, list[Outcome]], "Line"]
 
 _arrived_us = itemgetter(1)
 
@@ -153,25 +162,53 @@ class Parking:
         return Line(expected, left, self._due_us(left), missed)
 
 
-def in_turn(take: Take, states: Mapping[str, Line], events: Iterable[Event], now_us: int) -> Batch[Line]:
-    """Take many events of many keys, each as `take` does."""
-    batch: Batch[Line] = Batch()
-    changed, emit, wakes = batch.states, batch.emit, batch.wakes
-    new = tuple.__new__  # a `Line` made by its own constructor takes as long as all the rest
-    for event in checked(events, 2):
-        key, number = event[0], event[1]
-        before = changed.get(key) or states.get(key)
-        # Most events come in their turn, with nothing parked. All patterns release these, so it is done here, at
-        # a third of the time. True and 1.0 equal 1, and are no numbers.
-        if before is not None and number == before[0] and not before[1] and type(number) is int:
-            changed[key] = new(Line, (number + 1, (), None, before[3]))
-            emit.append((RELEASED, event))
-            continue
-        if before is None:
-            check_event(event, 2)  # the key, of which a state was made only after a look at it
-        after = take(before, event, now_us, emit)
-        if after is not before:
-            changed[key] = after
-        if after.wake_at_us is not None:
-            wakes[key] = after.wake_at_us
-    return batch
+class Numbered(ABC):
+    """A pattern whose events have numbers, of which a `Line` knows where a key stands."""
+
+    __slots__ = ()
+    STATE: ClassVar[str]
+    _parking: Parking
+
+    def on_message(self, state: Line | None, event: Event, now_us: int) -> Step[Line]:
+        """One event, in its turn, ahead of it or behind it."""
+        check_event(event, 2)
+        emit: list[Outcome] = []
+        after = self._take(state, event, now_us, emit)
+        return Step(after, tuple(emit), after.wake_at_us)
+
+    def on_messages(self, states: Mapping[str, Line], events: Iterable[Event], now_us: int) -> Batch[Line]:
+        """As `on_message` for each of them in turn, only faster."""
+        batch: Batch[Line] = Batch()
+        changed, emit, wakes, take = batch.states, batch.emit, batch.wakes, self._take
+        new = tuple.__new__  # a `Line` made by its own constructor takes as long as all the rest
+        for event in checked(events, 2):
+            key, number = event[0], event[1]
+            before = changed.get(key) or states.get(key)
+            # Most events come in their turn, with nothing parked. All patterns release these, so it is done here, at
+            # a third of the time. True and 1.0 equal 1, and are no numbers.
+            if before is not None and number == before[0] and not before[1] and type(number) is int:
+                changed[key] = new(Line, (number + 1, (), None, before[3]))
+                emit.append((RELEASED, event))
+                continue
+            if before is None:
+                check_event(event, 2)  # the key, of which a state was made only after a look at it
+            after = take(before, event, now_us, emit)
+            if after is not before:
+                changed[key] = after
+            if after.wake_at_us is not None:
+                wakes[key] = after.wake_at_us
+        return batch
+
+    def on_timer(self, state: Line, now_us: int) -> Step[Line]:
+        """Give up the holes before events that have waited for `gap_timeout_seconds`."""
+        emit: list[Outcome] = []
+        after = self._parking.time_out(state, now_us, emit)
+        return Step(after, tuple(emit), after.wake_at_us)
+
+    def dump(self, state: Line) -> bytes:
+        """The state as bytes, for a store; what is parked must consist of plain values."""
+        return dump_line(self.STATE, state)
+
+    @abstractmethod
+    def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:
+        """What becomes of one event whose key is fine: told by `emit`, and by where the key stands then."""

@@ -6,24 +6,20 @@ is a `Line`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from inorder.errors import DuplicateEvent, LateEvent, ProgressMissing
 from inorder.options import DEFAULT_PARKED, MAX_WHOLE, REMEMBERED_GAPS, WhenParkingFull, check_choice, check_whole
 from inorder.patterns.encoding import load
-from inorder.patterns.parking import Line, Parking, Ranges, dump_line, in_turn
+from inorder.patterns.parking import Line, Numbered, Parking, Ranges
 from inorder.patterns.step import (
     DUPLICATE,
     LATE,
     QUARANTINED,
     STALE,
-    Batch,
     Event,
     Outcome,
-    Step,
-    check_event,
     check_event_number,
 )
 
@@ -41,7 +37,7 @@ class Sequenced(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resequencer:
+class Resequencer(Numbered):
     """Releases the events of a key in the order of their sequence numbers, each number at most once.
 
     `initial` is the first number that a key waits for: a number, `"first_seen"` (whatever comes first, so what
@@ -86,27 +82,6 @@ class Resequencer:
         """The state of a key of which everything before `expected` has been released."""
         check_whole("expected", expected, at_least=0)
         return Line(expected)
-
-    def on_message(self, state: Line | None, event: Event, now_us: int) -> Step[Line]:
-        """One event, in its turn, ahead of it or behind it."""
-        check_event(event, 2)
-        emit: list[Outcome] = []
-        after = self._take(state, event, now_us, emit)
-        return Step(after, tuple(emit), after.wake_at_us)
-
-    def on_messages(self, states: Mapping[str, Line], events: Iterable[Event], now_us: int) -> Batch[Line]:
-        """As `on_message` for each of them in turn, only faster."""
-        return in_turn(self._take, states, events, now_us)
-
-    def on_timer(self, state: Line, now_us: int) -> Step[Line]:
-        """Give up the holes before events that have waited for `gap_timeout_seconds`."""
-        emit: list[Outcome] = []
-        after = self._parking.time_out(state, now_us, emit)
-        return Step(after, tuple(emit), after.wake_at_us)
-
-    def dump(self, state: Line) -> bytes:
-        """The state as bytes, for a store; what is parked must consist of plain values."""
-        return dump_line(self.STATE, state)
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""

@@ -6,24 +6,20 @@ state is a `Line`; the entity is at the version before the expected one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.options import DEFAULT_PARKED, MAX_WHOLE, WhenParkingFull, check_choice, check_flag, check_whole
 from inorder.patterns.encoding import load
-from inorder.patterns.parking import Line, Parking, dump_line, in_turn
+from inorder.patterns.parking import Line, Numbered, Parking
 from inorder.patterns.step import (
     DUPLICATE,
     RELEASED,
     RETRY,
     STALE,
-    Batch,
     Event,
     Outcome,
-    Step,
-    check_event,
     check_event_number,
 )
 
@@ -40,7 +36,7 @@ class Versioned(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionGate:
+class VersionGate(Numbered):
     """Lets an entity only go forward: what is stale is ignored, also when it comes after what is newer.
 
     With `mode="every"` each version is applied after the one before it. A future one is parked until its turn
@@ -98,27 +94,6 @@ class VersionGate:
         """The state of an entity that is at this version."""
         check_whole("version", version, at_least=0)
         return Line(version + 1)
-
-    def on_message(self, state: Line | None, event: Event, now_us: int) -> Step[Line]:
-        """One event: the next version, a future one, or a stale one."""
-        check_event(event, 2)
-        emit: list[Outcome] = []
-        after = self._take(state, event, now_us, emit)
-        return Step(after, tuple(emit), after.wake_at_us)
-
-    def on_messages(self, states: Mapping[str, Line], events: Iterable[Event], now_us: int) -> Batch[Line]:
-        """As `on_message` for each of them in turn, only faster."""
-        return in_turn(self._take, states, events, now_us)
-
-    def on_timer(self, state: Line, now_us: int) -> Step[Line]:
-        """Give up the versions before events that have waited for `gap_timeout_seconds`."""
-        emit: list[Outcome] = []
-        after = self._parking.time_out(state, now_us, emit)
-        return Step(after, tuple(emit), after.wake_at_us)
-
-    def dump(self, state: Line) -> bytes:
-        """The state as bytes, for a store; what is parked must consist of plain values."""
-        return dump_line(self.STATE, state)
 
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""
