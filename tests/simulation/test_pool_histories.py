@@ -399,10 +399,10 @@ class Judge:
         assert not self.seen.running
 
     def judge_metrics(self) -> None:
-        seen, last = self.seen, self.seen.results.metrics()
+        seen, last, autoscale = self.seen, self.seen.results.metrics(), self.options.autoscale
         for metrics in (*seen.metrics, last):
             assert metrics.busy + metrics.idle + metrics.blocked == metrics.workers <= self.options.max_workers
-            assert metrics.workers >= self.options.first_workers
+            assert metrics.workers >= (autoscale.min_workers if autoscale else self.options.max_workers)
             assert metrics.window_used <= metrics.window + self.options.buffer_size
             assert metrics.buffered_results <= metrics.window_used == metrics.taken - metrics.emitted
         assert last.taken == len(seen.produced)

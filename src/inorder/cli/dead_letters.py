@@ -232,7 +232,7 @@ def _replay(given: argparse.Namespace) -> int:
         print_json({"subscription": given.subscription, "topic": topic.name, "replayed": replayed, "left": left})
     else:
         print(f"published {counted(replayed, 'dead letter')} to {topic.name}")
-        _tell_left(given, left)
+        _tell_left(left)
     return DONE
 
 
@@ -251,7 +251,7 @@ def _drop(given: argparse.Namespace) -> int:
         print_json({"subscription": given.subscription, "dropped": dropped, "left": left})
     else:
         print(f"dropped {counted(dropped, 'dead letter')}")
-        _tell_left(given, left)
+        _tell_left(left)
     return DONE
 
 
@@ -269,7 +269,7 @@ def _waiting(look: Look, morgue: SubscriptionMetadata, *, in_order: bool) -> int
     return standing.backlog_messages
 
 
-def _tell_left(given: argparse.Namespace, left: int) -> None:
+def _tell_left(left: int) -> None:
     if left:
         print_note(f"left, as they came from other subscriptions: {counted(left, 'dead letter')}")
 

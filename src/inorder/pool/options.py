@@ -118,16 +118,13 @@ class PoolOptions:
 
     @property
     def max_workers(self) -> int:
+        """How many there may be; those of an autoscale at the most."""
         if self.autoscale is not None:
             return self.autoscale.max_workers
         if self.workers is not None:
             return self.workers
         cores = os.cpu_count() or 1
         return {"async": TASKS, "thread": min(32, cores + 4), "process": cores}[self.work_kind]
-
-    @property
-    def first_workers(self) -> int:
-        return self.autoscale.min_workers if self.autoscale is not None else self.max_workers
 
     @property
     def window(self) -> int:

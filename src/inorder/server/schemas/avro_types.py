@@ -15,7 +15,6 @@ from typing import Any
 from inorder.server.schemas.mismatch import Mismatch
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-NAMED = ("record", "enum", "fixed")
 DEEPEST = 200  # types within types: far more than anybody writes, far less than the stack holds
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

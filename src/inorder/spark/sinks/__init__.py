@@ -9,10 +9,7 @@ before a batch is written.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from typing import Any, Final
 
 # The one place where formats are known: the module here, and the class in it.
 SINKS: Final = {
@@ -23,12 +20,6 @@ SINKS: Final = {
     "delta": ("lakes", "DeltaTable"),
     "iceberg": ("lakes", "IcebergTable"),
 }
-
-
-class BatchSink(Protocol):
-    """Writes batches, each so that it may come again."""
-
-    def __call__(self, rows: DataFrame, batch_id: int) -> None: ...
 
 
 def sink_class(format: str) -> type[Any]:
