@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock
 from inorder.commits import Sync
@@ -50,7 +50,16 @@ from inorder.metadata import (
     TopicMetadata,
     Unacked,
 )
-from inorder.options import LAST_PART, SubscriptionOptions, TopicOptions, build, check_number, check_whole, merge
+from inorder.options import (
+    LAST_PART,
+    SubscriptionOptions,
+    TopicOptions,
+    build,
+    check_choice,
+    check_number,
+    check_whole,
+    merge,
+)
 from inorder.pending import Pending
 from inorder.turns import SYNC_SECONDS, Turns, Wake
 
@@ -103,8 +112,7 @@ class MessageQueue(Turns):
         on disk, "interval" when it is written, and synced every `sync_seconds`, "none" when it is
         written, and the operating system may take its time.
         """
-        if sync not in get_args(Sync):
-            raise InvalidArgument(f"sync: one of {', '.join(map(repr, get_args(Sync)))}, not {sync!r}")
+        check_choice("sync", sync, Sync)
         check_number("sync_seconds", sync_seconds, above=0, up_to=3600)
         broker = cls(clock, open_journal(folder, journal), sync=sync, sync_seconds=sync_seconds)
         broker.folder = Path(folder)

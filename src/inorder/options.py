@@ -149,7 +149,7 @@ def _check_filter(text: object) -> None:
             return
     except UnicodeEncodeError as error:
         raise InvalidFilter(error.object, error.start, f"not valid UTF-8, {error.reason}") from None
-    raise InvalidArgument(f"filter: a string of at most {MAX_FILTER_BYTES} bytes, not {text!r}")
+    raise InvalidArgument(f"filter: a string of at most {MAX_FILTER_BYTES} bytes, not {reprlib.repr(text)}")
 
 
 def _check_text(name: str, text: object, limit: int) -> None:
@@ -161,13 +161,21 @@ def _check_text(name: str, text: object, limit: int) -> None:
     raise InvalidArgument(f"{name}: a string of at most {limit} bytes, not {reprlib.repr(text)}")
 
 
-def check_choice(name: str, value: object, choices: Any) -> None:
+def check_choice(name: str, value: object, choices: Any, *, or_else: str = "") -> None:
+    """Refuse anything but one of the choices of a `Literal`; what else would do, if anything, is told with them."""
     if value not in get_args(choices):
-        allowed = ", ".join(repr(choice) for choice in get_args(choices))
-        raise InvalidArgument(f"{name}: one of {allowed}, not {value!r}")
+        allowed = [*map(repr, get_args(choices)), *([or_else] if or_else else [])]
+        raise InvalidArgument(f"{name}: one of {', '.join(allowed)}, not {value!r}")
+
+
+def check_call(name: str, value: object) -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise InvalidArgument(f"{name}: something to call, not {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:
+    """Refuse anything but True and False, also what only counts as one of them."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name}: True or False, not {value!r}")
 

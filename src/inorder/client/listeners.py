@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from inorder.errors import InvalidArgument
+from inorder.options import check_call
 from inorder.pool.task_crew import is_its_own_cancellation
 
 _log = logging.getLogger(__name__)
@@ -27,8 +28,7 @@ class Listeners:
     def add(self, event: str, handler: Handler) -> None:
         if event not in self._by_event:
             raise InvalidArgument(f"event: one of {', '.join(self.EVENTS)}, not {event!r}")
-        if not callable(handler):
-            raise InvalidArgument(f"{event} handler: something to call, not {handler!r}")
+        check_call(f"{event} handler", handler)
         if event == "message" and self._by_event[event]:
             raise InvalidArgument("this subscription has a message handler already; one message has one handler")
         self._by_event[event].append(handler)

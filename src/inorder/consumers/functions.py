@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from inorder.errors import InvalidArgument
+from inorder.options import check_call
 from inorder.pending import Pending
 
 _LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
@@ -18,8 +19,7 @@ _LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgene
 
 def check_function(what: str, function: object) -> None:
     """Refuse what cannot be called, and what does nothing yet when it is called."""
-    if not callable(function):
-        raise InvalidArgument(f"{what}: something to call, not {function!r}")
+    check_call(what, function)
     called = getattr(function, "__call__", None)  # noqa: B004 - an object that is called has its kind there
     if any(is_lazy(function) or is_lazy(called) for is_lazy in _LAZY):
         raise InvalidArgument(

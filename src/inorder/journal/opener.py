@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os.path import isfile
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from inorder.errors import InvalidArgument, JournalFailed
 from inorder.journal import Store
@@ -13,14 +13,14 @@ from inorder.journal.journal import Journal
 from inorder.journal.layout import no_folder
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
+from inorder.options import check_choice
 
 JournalKind = Literal["segments", "sqlite"]
 
 
 def open_journal(folder: str | Path, kind: JournalKind = "segments") -> Journal:
     """The journal in a folder, which is made if it is missing. One owner at a time."""
-    if kind not in get_args(JournalKind):
-        raise InvalidArgument(f"journal: one of {', '.join(map(repr, get_args(JournalKind)))}, not {kind!r}")
+    check_choice("journal", kind, JournalKind)
     if str(folder).startswith("file:"):  # else it would be the name of a new folder
         raise InvalidArgument(f"folder: a path, not {str(folder)!r}: such an address is for PubSub")
     try:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from inorder.errors import InvalidArgument, UndecodableEvent, UnknownEventType
 from inorder.message import Message
-from inorder.options import check_choice
+from inorder.options import check_call, check_choice
 from inorder.patterns.decoding import Decode, decode_json, decoder
 
 Policy = Literal["ack", "dead_letter", "fail"]
@@ -86,8 +86,7 @@ class Events:
         decode = decoder(model)
 
         def register(function: F) -> F:
-            if not callable(function):
-                raise InvalidArgument(f"handles: something to call, not {function!r}")
+            check_call("handles", function)
             own_name = name if name is not None else getattr(function, "__name__", None)
             _check_text("handler name", own_name)
             for event_type in event_types:

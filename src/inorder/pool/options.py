@@ -6,11 +6,11 @@ import os
 import pickle
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from inorder.clock import SYSTEM_CLOCK, Clock
 from inorder.errors import InvalidArgument
-from inorder.options import MAX_SECONDS, check_number, check_whole
+from inorder.options import MAX_SECONDS, check_call, check_choice, check_flag, check_number, check_whole
 from inorder.pool.functions import is_async
 from inorder.pool.metrics import PoolMetrics
 from inorder.pool.scaling import Autoscale
@@ -35,7 +35,7 @@ class Retry:
         check_number("minimum_backoff", self.minimum_backoff, up_to=MAX_SECONDS)
         check_number("maximum_backoff", self.maximum_backoff, at_least=self.minimum_backoff, up_to=MAX_SECONDS)
         if self.then is not None:
-            _check_choice("then", self.then, WhenFailed)
+            check_choice("then", self.then, WhenFailed)
 
     def backoff(self, failures: int) -> float:
         """Seconds to wait after so many failures."""
@@ -63,9 +63,9 @@ class PoolOptions:
     clock: Clock = SYSTEM_CLOCK
 
     def __post_init__(self) -> None:
-        _check_call("fn", self.fn)
+        check_call("fn", self.fn)
         if self.kind is not None:
-            _check_choice("kind", self.kind, Kind)
+            check_choice("kind", self.kind, Kind)
         self._check_workers()
         self._check_order()
         self._check_errors()
@@ -73,7 +73,7 @@ class PoolOptions:
             check_number("process_timeout", self.process_timeout, above=0, up_to=MAX_SECONDS)
         check_whole("buffer_size", self.buffer_size, at_least=0)
         if self.on_metrics is not None:
-            _check_call("on_metrics", self.on_metrics)
+            check_call("on_metrics", self.on_metrics)
         check_number("metrics_interval", self.metrics_interval, above=0, up_to=MAX_SECONDS)
         if self.work_kind == "process":
             _check_travels(self.fn)
@@ -87,10 +87,9 @@ class PoolOptions:
                 raise InvalidArgument("workers: a fixed number, or autoscale, but not both")
 
     def _check_order(self) -> None:
-        if not isinstance(self.preserve_order, bool):
-            raise InvalidArgument(f"preserve_order: True or False, not {self.preserve_order!r}")
+        check_flag("preserve_order", self.preserve_order)
         if self.partition_key is not None:
-            _check_call("partition_key", self.partition_key)
+            check_call("partition_key", self.partition_key)
         if self.order_buffer_size is not None:
             check_whole("order_buffer_size", self.order_buffer_size)
             if not self.preserve_order:
@@ -107,9 +106,9 @@ class PoolOptions:
 
     def _check_errors(self) -> None:
         if self.on_error is not None and not isinstance(self.on_error, Retry):
-            _check_choice("on_error", self.on_error, WhenFailed, or_else="a Retry(...)")
+            check_choice("on_error", self.on_error, WhenFailed, or_else="a Retry(...)")
         if self.error_handler is not None:
-            _check_call("error_handler", self.error_handler)
+            check_call("error_handler", self.error_handler)
 
     @property
     def work_kind(self) -> Kind:
@@ -140,17 +139,6 @@ class PoolOptions:
         """What becomes of an item in the end."""
         told = self.on_error.then if isinstance(self.on_error, Retry) else self.on_error
         return told or ("raise" if self.error_handler is None else "skip")
-
-
-def _check_call(name: str, value: object) -> None:
-    if not callable(value):
-        raise InvalidArgument(f"{name}: something to call, not {value!r}")
-
-
-def _check_choice(name: str, value: object, choices: Any, or_else: str = "") -> None:
-    if value not in get_args(choices):
-        allowed = [*map(repr, get_args(choices)), *([or_else] if or_else else [])]
-        raise InvalidArgument(f"{name}: one of {', '.join(allowed)}, not {value!r}")
 
 
 def _check_travels(fn: Callable[..., Any]) -> None:

@@ -24,7 +24,7 @@ from inorder.consumers.partitions.skew import live_skew
 from inorder.consumers.partitions.table import Table
 from inorder.consumers.store import Store
 from inorder.errors import Closed, FailedPrecondition, InorderError, InvalidArgument, NotFound
-from inorder.options import SubscriptionOptions, build, check_name, check_number, known
+from inorder.options import SubscriptionOptions, build, check_call, check_name, check_number, known
 from inorder.patterns.skew import SkewReport
 from inorder.pending import Pending
 
@@ -68,8 +68,7 @@ class Group:
 
     def join(self, handler: Handler, *, member: str | None = None, session_seconds: float = SESSION_SECONDS) -> Member:
         """Begin to consume: partitions come and go as members do. `handler` is as for `subscription.on("message")`."""
-        if not callable(handler):
-            raise InvalidArgument(f"handler: something to call, not {handler!r}")
+        check_call("handler", handler)
         check_number("session_seconds", session_seconds, above=0, up_to=600)
         if self.name not in self._table.load().groups:
             raise NotFound(f"group {self.name!r} does not exist; create it first")
