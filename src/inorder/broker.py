@@ -658,13 +658,13 @@ def _text(ack_id: AckId) -> str:
 
 def microseconds(time: datetime | float) -> int:
     """A time as users give it, since 1970."""
-    if isinstance(time, datetime):
-        if time.utcoffset() is None:
-            raise InvalidArgument(f"time: a datetime with a time zone, not {time!r}")
+    if isinstance(time, datetime) and time.utcoffset() is not None:
         time_us = (time - _EPOCH) // _MICROSECOND
-    else:
+    elif isinstance(time, int | float):
         check_number("time", time, at_least=MIN_TIME_SECONDS, up_to=MAX_TIME_SECONDS)
         time_us = round(time * MICROSECONDS)
+    else:
+        raise InvalidArgument(f"time: a datetime with a time zone, or seconds since 1970, not {time!r}")
     # The first and the last hours of other zones have no time in UTC, and the last float there is is beyond the last.
     return max(MIN_TIME_SECONDS * MICROSECONDS, min(time_us, MAX_TIME_SECONDS * MICROSECONDS - 1))
 
