@@ -17,15 +17,22 @@ class Command(argparse.ArgumentParser):
     _apart = False  # while options and arguments are looked at one after the other
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Where there may be any number of arguments, options may stand before, between and behind them."""
-        many = any(action.nargs in ("*", "+") for action in self._get_positional_actions())
-        if self._apart or not many:
+        """Where there may be any number of arguments, options may stand before, between and behind them.
+
+        What is not known is refused here, as the usage of this command says what is; that of the program does not.
+        """
+        if self._apart:
             return super().parse_known_args(args, namespace)
         self._apart = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            many = any(action.nargs in ("*", "+") for action in self._get_positional_actions())
+            parse = self.parse_known_intermixed_args if many else super().parse_known_args
+            found, unknown = parse(args, namespace)
         finally:
             self._apart = False
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 def add_noun(nouns: Verbs, name: str, text: str, *, more: str = "") -> Verbs:

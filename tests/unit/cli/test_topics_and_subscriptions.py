@@ -200,3 +200,19 @@ def test_a_second_owner_is_told_who_the_first_is(orders: Program, folder: Path) 
         assert orders.json("topic", "list")[0]["topic"] == "orders"
     finally:
         queue.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["topic", "list", "--all"], "inorder topic list: error: unrecognized arguments: --all"),
+        (["keys", "resume", "billing", "a", "--every"], "inorder keys resume: error: unrecognized arguments: --every"),
+    ],
+)
+def test_what_a_command_does_not_know_is_told_with_what_it_does(
+    inorder: Program, capsys: pytest.CaptureFixture[str], command: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit):
+        inorder(*command)
+    usage, _, problem = capsys.readouterr().err.strip().rpartition("\n")
+    assert (problem, "--target TARGET" in usage) == (told, True)
