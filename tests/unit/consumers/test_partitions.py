@@ -128,6 +128,14 @@ def test_partitions_are_topics_of_their_own_names(topic: PartitionedTopic, pubsu
     }
 
 
+def test_what_was_not_created_is_told_by_the_name_that_its_user_gave(pubsub: PubSub, store: SqliteStore) -> None:
+    with (
+        PartitionedTopic(pubsub, "orders", store=store) as topic,
+        pytest.raises(NotFound, match="partitions of 'orders' do not exist; create them first"),
+    ):
+        topic.publish_message(b"1", ordering_key="order-7").result()
+
+
 def test_a_message_without_a_key_is_refused(topic: PartitionedTopic) -> None:
     """ordering-in-event-driven-systems Partition per entity: it requires choosing a partition key."""
     with pytest.raises(InvalidOrderingKey, match="belongs to no partition"):

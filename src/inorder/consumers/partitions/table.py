@@ -21,7 +21,7 @@ from typing import NamedTuple
 from inorder.client.pubsub import PubSub
 from inorder.consumers.partitions.routes import Routes
 from inorder.consumers.store import Conflict, States, Store, Stored
-from inorder.errors import AlreadyExists, FailedPrecondition, NotFound
+from inorder.errors import AlreadyExists, FailedPrecondition, NotFound, TopicNotFound
 from inorder.metadata import TopicMetadata
 from inorder.pending import Pending
 
@@ -68,7 +68,10 @@ class Table:
             return self._view
 
     def _read(self) -> View:
-        topic = self._changes.metadata().result()
+        try:
+            topic = self._changes.metadata().result()
+        except TopicNotFound:  # of whose name users know nothing
+            raise self._missing() from None
         routes = self.load()
         if routes.origin != _origin(topic):
             raise FailedPrecondition(
@@ -111,11 +114,14 @@ class Table:
         with self._store.transaction() as connection:
             found = States(connection, self.row).load([ROUTES]).get(ROUTES)
         if found is None:
-            raise NotFound(f"partitions of {self.name!r} do not exist; create them first")
+            raise self._missing()
         last = self._last
         if last is None or last.version != found.version:  # else the same was read before
             self._last = last = Routes.load(found.state, found.version)
         return last
+
+    def _missing(self) -> NotFound:
+        return NotFound(f"partitions of {self.name!r} do not exist; create them first")
 
     # -- writing -----------------------------------------------------------------------------------
 
