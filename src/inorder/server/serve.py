@@ -106,6 +106,19 @@ class Server:
         self._admin = Admin()
         self._desks = Desks(self._broker, self.names)
         self._pushes = Pushes(self._broker, self.names, self._desks, anywhere=self._push_anywhere)
+        policies, handlers = self._served()
+        counted = Calls()
+        bound = self._listen(handlers, counted, host, port, credentials)
+        await self._grpc.start()
+        self._exporter = Exporter(self._broker, self.names, self._admin, self._desks, counted)
+        self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
+        self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
+        self._pushes.start()
+        self._chores += [asyncio.create_task(self.expiry.run()), asyncio.create_task(self._look_at_broker())]
+        return bound
+
+    def _served(self) -> tuple[PolicyService, Mapping[str, Handlers]]:
+        """The calls of all services, and who knows the policies of what they make."""
         book = SchemaBook(self._documents.load(schemas.KIND))
         policies = PolicyService(
             PolicyBook(self._documents.load(iam.KIND)), self._documents, SYSTEM_CLOCK, self._exists(book)
@@ -160,15 +173,7 @@ class Server:
         handlers[HEALTH] = {**self._health.handlers()}
         self._health.serve(handlers)
         handlers[REFLECTION] = {**reflecting(handlers)}
-        counted = Calls()
-        bound = self._listen(handlers, counted, host, port, credentials)
-        await self._grpc.start()
-        self._exporter = Exporter(self._broker, self.names, self._admin, self._desks, counted)
-        self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
-        self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
-        self._pushes.start()
-        self._chores += [asyncio.create_task(self.expiry.run()), asyncio.create_task(self._look_at_broker())]
-        return bound
+        return policies, handlers
 
     def _listen(self, handlers: Mapping[str, Handlers], counted: Calls, host: str, port: int, credentials: Any) -> int:
         """Every call goes through all gates, whatever service it is of."""
