@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from inorder.cli.asking import add_yes, agreed
 from inorder.cli.exits import DONE, NO
+from inorder.cli.hints import command
 from inorder.cli.looking import BrokerLook, Look, Standing, looking
 from inorder.cli.progress import Bar
 from inorder.cli.showing import MESSAGE_FIELDS, plain_message, plain_record, print_json, print_note, print_table
@@ -100,7 +101,7 @@ def _morgue(look: Look, given: argparse.Namespace) -> SubscriptionMetadata:
     if policy is None:
         raise FailedPrecondition(
             f"subscription {given.subscription} has no dead-letter topic: "
-            f"inorder subscription update {given.subscription} --dead-letter-topic TOPIC"
+            + command(given, "subscription", "update", given.subscription, "--dead-letter-topic", "TOPIC")
         )
     topic = policy.dead_letter_topic
     found = {one.name: one for one in look.subscriptions(topic)}
@@ -111,7 +112,7 @@ def _morgue(look: Look, given: argparse.Namespace) -> SubscriptionMetadata:
     if not found:
         raise FailedPrecondition(
             f"topic {topic} has no subscription in which dead letters could wait: "
-            f"inorder subscription create NAME {topic} --enable-message-ordering"
+            + command(given, "subscription", "create", "NAME", topic, "--enable-message-ordering")
         )
     if len(found) > 1:
         raise FailedPrecondition(f"topic {topic} has several subscriptions: give --through, one of {', '.join(found)}")

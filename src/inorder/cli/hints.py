@@ -28,23 +28,23 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
     match error:
         case TopicNotFound() | SubscriptionNotFound() if hasattr(given, "yes"):  # nobody creates what is to go
             noun = "topic" if isinstance(error, TopicNotFound) else "subscription"
-            return f"to see which there are: {_command(given, noun, 'list')}"
+            return f"to see which there are: {command(given, noun, 'list')}"
         case TopicNotFound():
-            return f"to create it: {_command(given, 'topic', 'create', error.topic)}"
+            return f"to create it: {command(given, 'topic', 'create', error.topic)}"
         case SubscriptionNotFound():
-            return f"to create it: {_command(given, 'subscription', 'create', error.subscription, 'TOPIC')}"
+            return f"to create it: {command(given, 'subscription', 'create', error.subscription, 'TOPIC')}"
         case NotFound():
-            return f"to begin one there: {_command(given, 'topic', 'create', 'TOPIC')}"
+            return f"to begin one there: {command(given, 'topic', 'create', 'TOPIC')}"
         case AlreadyExists():
             noun = "subscription" if hasattr(given, "subscription") else "topic"
-            return f"to see it: {_command(given, noun, 'show', getattr(given, noun, noun.upper()))}"
+            return f"to see it: {command(given, noun, 'show', getattr(given, noun, noun.upper()))}"
         case JournalInUse():
             return (
                 "stop its owner first; `list` and `show` of topics and subscriptions, `tail` and `dead-letters list` "
                 "work beside it, and with `inorder serve` as the owner all do, by --target grpc://HOST:PORT"
             )
         case KeyNotBlocked():
-            return f"to see which are: {_command(given, 'keys', 'blocked', given.subscription)}"
+            return f"to see which are: {command(given, 'keys', 'blocked', given.subscription)}"
         case Unauthenticated():
             return (
                 "--target 'grpc://HOST:PORT?token_file=FILE' brings one; `inorder token new` makes one for the server"
@@ -56,6 +56,7 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
     return ""
 
 
-def _command(given: argparse.Namespace, *words: str) -> str:
+def command(given: argparse.Namespace, *words: str) -> str:
+    """A command for the same broker, as it is typed."""
     target = ["--target", without_secrets(given.target)] if given.target else []
     return shlex.join(["inorder", *words, *target])

@@ -160,10 +160,11 @@ def test_what_came_from_other_subscriptions_is_left(dead: Program) -> None:
 def test_it_is_told_where_dead_letters_could_be(inorder: Program) -> None:
     inorder.ok("topic", "create", "orders")
     inorder.ok("subscription", "create", "billing", "orders")
-    assert "--dead-letter-topic TOPIC" in inorder("dead-letters", "list", "billing").err
+    assert f"--dead-letter-topic TOPIC --target '{inorder.target}'" in inorder("dead-letters", "list", "billing").err
     inorder.ok("topic", "create", "dead")
     inorder.ok("subscription", "update", "billing", "--dead-letter-topic", "dead")
-    assert "inorder subscription create NAME dead" in inorder("dead-letters", "list", "billing").err
+    wanted = f"inorder subscription create NAME dead --enable-message-ordering --target '{inorder.target}'"
+    assert wanted in inorder("dead-letters", "list", "billing").err
     for name in ("one", "two"):
         inorder.ok("subscription", "create", name, "dead")
     assert "give --through, one of one, two" in inorder("dead-letters", "replay", "billing").err
