@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 from inorder.errors import InvalidArgument, NotFound
 from inorder.journal.reading import existing_journal
 from inorder.spark import register
+from inorder.spark.addresses import folder_of
 from inorder.spark.arrival import LINE_POSITION
-from inorder.spark.topics import folder_of
 from inorder.transport.address import is_address
 
 _BY_ENDING = {"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"}

@@ -22,8 +22,9 @@ from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.columns import in_utf8
 from inorder.journal.incoming import check_writer
 from inorder.options import check_name, check_whole
+from inorder.spark.addresses import check_url
 from inorder.spark.staging import open_staging
-from inorder.spark.topics import check_topic, check_url
+from inorder.spark.topics import check_topic
 
 OPTIONS = ("url", "topic", "writer", "epoch")
 COLUMNS = {"data": "BINARY or STRING", "ordering_key": "STRING", "attributes": "MAP<STRING, STRING>"}

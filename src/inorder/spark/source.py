@@ -34,9 +34,10 @@ from pyspark.sql.types import StructType
 from inorder.clock import MICROSECONDS
 from inorder.errors import DataLoss, FailedPrecondition, InvalidArgument
 from inorder.options import SLOTS, check_number, check_whole
+from inorder.spark.addresses import check_url
 from inorder.spark.bounds import Bounds
 from inorder.spark.sink import SinkOptions, StreamSink, TableSink
-from inorder.spark.topics import TopicReader, check_url, open_topic, read
+from inorder.spark.topics import TopicReader, open_topic, read
 
 DEFAULT_PARTITIONS = 2
 MAX_TICK_SECONDS = 365 * 86_400

@@ -14,7 +14,8 @@ import pyarrow as pa
 from inorder.journal.columns import checked
 from inorder.journal.incoming import Incoming, writer_of
 from inorder.journal.reading import existing_journal
-from inorder.spark.topics import folder_of, wire
+from inorder.spark.addresses import folder_of
+from inorder.spark.topics import wire
 from inorder.transport.address import is_address, parse
 
 

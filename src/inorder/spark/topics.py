@@ -5,18 +5,17 @@ The other one is for servers: see `inorder.spark.wire`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from inorder.errors import FailedPrecondition, InorderError, InvalidArgument
+from inorder.errors import FailedPrecondition, InorderError
 from inorder.journal.columns import of_slots, record_batches
 from inorder.journal.reading import JournalReader, Slice, read_slice
+from inorder.spark.addresses import folder_of
 from inorder.spark.bounds import Bounds
-from inorder.transport import address
 from inorder.transport.address import is_address, parse
 
 
@@ -85,14 +84,6 @@ def wire() -> Any:
     return found
 
 
-def check_url(url: str) -> None:
-    """Refuse what is the address of nothing."""
-    if is_address(url):
-        parse(url)
-    else:
-        folder_of(url)
-
-
 def check_topic(url: str, topic: str) -> None:
     """Refuse a topic that a folder does not have, as its owner will look when nobody waits. A server says so itself."""
     if is_address(url):
@@ -108,12 +99,3 @@ def check_topic(url: str, topic: str) -> None:
 def _known(folder: str, topic: str) -> FolderTopic:
     """Kept, as a stream asks for each batch, and to open a large journal takes a while."""
     return FolderTopic(folder, topic)
-
-
-def folder_of(url: str) -> str:
-    """The folder that is meant; what its owner is told behind a `?`, a reader need not know."""
-    if url.startswith("file:"):
-        return address.folder_of(url)[0]
-    if re.match(r"[A-Za-z][\w+.-]*:", url):
-        raise InvalidArgument(f"url: 'file:' and a folder, a path, or grpc://host:port, not {url!r}")
-    return url

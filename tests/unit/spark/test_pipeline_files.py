@@ -178,6 +178,14 @@ WRONG = {
         change('topic = "orders"', 'topic = "orders"\ntable = "t"'),
         ["[source] format: it is given, and table too; give one of them"],
     ),
+    "a topic in memory": (
+        change('url = "./data"', 'url = "memory:"'),
+        ["[source] url: 'file:' and a folder, a path, or grpc://host:port, not 'memory:'"],
+    ),
+    "a topic of a server without a port": (
+        change('url = "./data"', 'url = "grpc://shop"'),
+        ["[source] url: a server: grpc://host:port, as in grpc://127.0.0.1:8085, not 'grpc://shop'"],
+    ),
     "a topic without a url, with a path": (
         change("url =", "path ="),
         [

@@ -13,6 +13,7 @@ from inorder.patterns.independent_fields import IndependentFields
 from inorder.patterns.last_write_wins import Stamps
 from inorder.patterns.sequencing import DuplicatePolicy, Initial, LatePolicy, Resequencer
 from inorder.patterns.versioning import VersionGate, VersionMode
+from inorder.spark.addresses import check_url
 from inorder.spark.durations import seconds
 from inorder.spark.pipelines.fields import (
     Field,
@@ -172,6 +173,11 @@ def _source_problems(given: dict[str, Any]) -> Iterator[str]:
     for name in wanted:
         if name not in given:
             yield f"[source] {name}: it is missing; format {kind!r} needs {SOURCE[name].allowed}"
+    if kind == "inorder" and isinstance(url := given.get("url"), str) and url.strip():
+        try:
+            check_url(url)
+        except InvalidArgument as error:
+            yield f"[source] url: {str(error).removeprefix('url: ')}"
     foreign = ("path", "schema") if kind == "inorder" else ("url", "topic")
     for name in foreign if kind is not None else ("url", "topic", "path", "schema"):
         if name in given:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from inorder.errors import InvalidArgument
 from inorder.journal.incoming import check_writer
 from inorder.options import check_name
-from inorder.transport.address import is_address, parse
+from inorder.spark.addresses import check_url
+from inorder.transport.address import is_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,8 +32,7 @@ class InorderTopic:
         given: object = self.url  # anything, whatever the annotation says
         if not isinstance(given, str) or not given:
             raise InvalidArgument(f"url: 'file:' and a folder, a path, or grpc://host:port, not {self.url!r}")
-        if is_address(self.url):
-            parse(self.url)
+        check_url(self.url)
         check_name("topic", self.topic)
         if self.writer is not None:
             check_writer(self.writer)

@@ -1,0 +1,26 @@
+"""Where a topic is: in a folder, or behind a server. Nothing here needs Spark."""
+
+from __future__ import annotations
+
+import re
+
+from inorder.errors import InvalidArgument
+from inorder.transport import address
+from inorder.transport.address import is_address, parse
+
+
+def check_url(url: str) -> None:
+    """Refuse what is the address of nothing."""
+    if is_address(url):
+        parse(url)
+    else:
+        folder_of(url)
+
+
+def folder_of(url: str) -> str:
+    """The folder that is meant; what its owner is told behind a `?`, a reader need not know."""
+    if url.startswith("file:"):
+        return address.folder_of(url)[0]
+    if re.match(r"[A-Za-z][\w+.-]*:", url):
+        raise InvalidArgument(f"url: 'file:' and a folder, a path, or grpc://host:port, not {url!r}")
+    return url
