@@ -53,7 +53,10 @@ class SqliteStore:
         self._owner: int | None = None  # the thread that is in a transaction
         self._commits = 0
         self._process = os.getpid()
-        self._database = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+        try:
+            self._database = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+        except sqlite3.OperationalError as error:
+            raise FailedPrecondition(f"store: {str(path)!r} cannot be opened: {error}") from None
         try:
             _use_wal(self._database, busy_seconds)
             self._database.execute("PRAGMA synchronous = FULL")

@@ -76,6 +76,8 @@ def test_a_folder_may_be_given_as_in_a_target(
     assert "INORDER_DATA: a path; what stands behind the ? of 'file:" in capsys.readouterr().err
     assert main(["serve", "--print-config", "--data", "file:"]) == 2
     assert "a folder after 'file:'" in capsys.readouterr().err
+    assert main(["serve", "--print-config", "--data", "grpc://host:1?token=SECRET"]) == 2
+    assert "a path, not the address of a server, 'grpc://host:1'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

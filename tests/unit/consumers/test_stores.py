@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from inorder.consumers import SqliteStore, SqlStore, sqlite_store
 from inorder.consumers.store import Conflict, Connection, States, Store, Stored
-from inorder.errors import Closed, InvalidArgument
+from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 
 from ... import postgres
 from .desk import PATIENCE_SECONDS, Database, run
@@ -322,3 +322,8 @@ def test_a_forked_process_leaves_the_connections_of_its_parent_open(postgres_url
                 sessions += run(connection.raw, "SELECT pg_backend_pid()")
             close_in_a_fork(store)
         assert sessions[0] == sessions[1]
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match=r"^store: '.*/missing/x\.db' cannot be opened: unable to open"):
+        SqliteStore(tmp_path / "missing" / "x.db")
