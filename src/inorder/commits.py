@@ -151,6 +151,14 @@ class Commits:
         if not answer.done():
             self._write()
 
+    def sync(self) -> None:
+        """Write what was added until now, and have all of it on disk, also where no answer waits for that."""
+        self._write()
+        with self._writing:
+            self._sync_written()
+            if self._failure is not None:
+                raise self._failure
+
     def close(self) -> None:
         """Write what is left, sync what was only written, and stop."""
         with self._changed:
@@ -158,12 +166,8 @@ class Commits:
             self._changed.notify_all()
         self._write()
         with self._writing:
-            if self._unsynced and self._sync != "none" and self._failure is None:
-                self._unsynced = False
-                try:
-                    self._sync_now()
-                except InorderError as error:
-                    self._fail(error)
+            if self._sync != "none":
+                self._sync_written()
 
     def _write(self, *, may_save: bool = True) -> None:
         interruption: BaseException | None = None
@@ -248,12 +252,16 @@ class Commits:
             if self._sync_at is None or self._sync_at > monotonic() or self._failure is not None or self._stopping:
                 return
             self._sync_at = None
-            if self._unsynced:
-                self._unsynced = False
-                try:
-                    self._sync_now()
-                except InorderError as error:
-                    self._fail(error)
+            self._sync_written()
+
+    def _sync_written(self) -> None:
+        """Call it with `_writing` held."""
+        if self._unsynced and self._failure is None:
+            self._unsynced = False
+            try:
+                self._sync_now()
+            except InorderError as error:
+                self._fail(error)
 
     def _fail(self, error: InorderError) -> None:
         self._failure = error

@@ -25,6 +25,8 @@ class Publisher(Protocol):
 
     def has_written(self, topic: str, writer: str, epoch: int) -> bool: ...
 
+    def sync(self) -> None: ...
+
 
 class Ingest:
     """Looks for committed epochs, in a thread, until it is stopped or its broker is forgotten."""
@@ -79,13 +81,12 @@ class Ingest:
 
     def _publish(self, broker: Publisher, commit: Commit) -> None:
         epoch = self._incoming.open(commit)
-        if broker.has_written(epoch.topic, commit.writer, commit.epoch):  # and some of its files may be gone
-            self._incoming.forget(epoch)
-            return
-        for part, batch in enumerate(self._incoming.read(epoch)):
-            broker.write(epoch.topic, batch, writer=commit.writer, epoch=commit.epoch, part=part)
-        # The epoch may be committed again, cut into other parts: none of them is new.
-        broker.write(epoch.topic, NOTHING, writer=commit.writer, epoch=commit.epoch, part=LAST_PART)
+        if not broker.has_written(epoch.topic, commit.writer, commit.epoch):  # else some of its files may be gone
+            for part, batch in enumerate(self._incoming.read(epoch)):
+                broker.write(epoch.topic, batch, writer=commit.writer, epoch=commit.epoch, part=part)
+            # The epoch may be committed again, cut into other parts: none of them is new.
+            broker.write(epoch.topic, NOTHING, writer=commit.writer, epoch=commit.epoch, part=LAST_PART)
+        broker.sync()  # its files are, so it must not be less durable without them
         self._incoming.forget(epoch)
 
     def _tell(self, commit: Commit, error: Exception) -> None:

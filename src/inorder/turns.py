@@ -353,6 +353,14 @@ class Turns:
         self._commits.soon()
         return written
 
+    def sync(self) -> None:
+        """Return when all that has happened until now is on disk, also where answers do not wait for that.
+
+        For whoever then removes what it came from.
+        """
+        if self._commits is not None:
+            self._commits.sync()
+
     def _wait_until_written(self) -> None:
         """An ack is written before it is answered, and synced with whatever is synced next.
 

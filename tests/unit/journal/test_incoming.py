@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from inorder import Message
 from inorder.broker import MessageQueue
+from inorder.commits import Sync
 from inorder.errors import InvalidArgument, TopicNotFound
 from inorder.ingest import Ingest
 from inorder.journal import incoming
@@ -137,6 +139,25 @@ def test_an_owner_that_dies_in_the_middle_goes_on_where_it_stopped(tmp_path: Pat
     queue = MessageQueue.open(tmp_path, clock=ManualClock())
     queue.take_in()
     assert received(queue) == ["a1", "a2", "a3"]
+    queue.close()
+
+
+@pytest.mark.parametrize("sync", ["interval", "none"])
+def test_an_epoch_that_was_taken_in_survives_a_kill_also_where_answers_do_not_wait_for_the_disk(
+    tmp_path: Path, sync: Sync
+) -> None:
+    queue = MessageQueue.open(tmp_path / "now", journal="sqlite", clock=ManualClock())
+    queue.register_topic("t")
+    queue.register_subscription("s", "t", {"enable_message_ordering": True})
+    queue.close()
+    queue = MessageQueue.open(tmp_path / "now", journal="sqlite", sync=sync, sync_seconds=3600, clock=ManualClock())
+    commit(tmp_path / "now", 0, ("a1", "a2"))
+    queue.take_in()
+    shutil.copytree(tmp_path / "now", tmp_path / "killed")  # SQLite has undone what was not committed
+    killed = MessageQueue.open(tmp_path / "killed", journal="sqlite", clock=ManualClock())
+    killed.take_in()
+    assert received(killed) == ["a1", "a2"]
+    killed.close()
     queue.close()
 
 
