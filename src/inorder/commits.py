@@ -30,15 +30,14 @@ IDLE_SECONDS = 1.0  # after which a thread ends, so that a broker that nobody us
 class Group:
     """What is written and answered together."""
 
-    __slots__ = ("answers", "body", "durable", "stored", "sync", "values")
+    __slots__ = ("answers", "body", "durable", "stored", "sync")
 
     def __init__(self) -> None:
         self.body: list[bytes] = []
         self.stored: list[Stored] = []  # batches that subscribers may see once this is durable
         self.sync = False  # somebody wants to know that it is
         self.durable: Pending[None] | None = None  # made for the first who asks for it
-        self.answers: list[Pending[Any]] = []
-        self.values: list[Any] = []
+        self.answers: dict[Pending[Any], Any] = {}  # and what each is; one step adds both, whatever interrupts
 
 
 class Commits:
@@ -87,8 +86,7 @@ class Commits:
         """Give this answer when all is durable that was added until now."""
         group = self._group
         group.sync = True
-        group.answers.append(answer)
-        group.values.append(value)
+        group.answers[answer] = value
 
     def waiting(self) -> bool:
         """Whether something was added that is not written yet."""
@@ -105,6 +103,11 @@ class Commits:
         if group.durable is None:
             group.durable = Pending()
         return group.durable
+
+    def interrupted(self, error: BaseException) -> InorderError:
+        """Nobody knows what would be written: nothing is from now on, and everybody is told so."""
+        self._failure = JournalFailed("write", "all of it", RuntimeError(f"interrupted by {error!r}"))
+        return self._failure
 
     def write_rest(self) -> tuple[Group, Location] | None:
         """Write all that was added until now, if there is any: then the journal knows what the broker knows.
@@ -171,16 +174,17 @@ class Commits:
 
     def _write(self, *, may_save: bool = True) -> None:
         interruption: BaseException | None = None
+        group = Group()
         with self._writing:
-            with self._lock:
-                group, self._group = self._group, Group()
             try:
+                with self._lock:
+                    group, self._group = self._group, group
                 if self._failure is None and (group.body or (group.sync and self._unsynced)):
                     self._write_down(group, may_save=may_save)
             except BaseException as error:
-                # Ctrl-C, or a mistake of ours. Nobody knows what is written, and to go on might leave a hole.
+                # Ctrl-C, or a mistake of ours. To go on might leave a hole.
                 interruption = error
-                self._fail(JournalFailed("write", "all of it", RuntimeError(f"interrupted by {error!r}")))
+                self._fail(self.interrupted(error))
             failure, rest = self._failure, self._rest
             if rest:
                 self._rest = []
@@ -272,7 +276,7 @@ class Commits:
 def _answer(group: Group, failure: InorderError | None) -> None:
     """Tell whoever waits for this group how it went."""
     if failure is None:
-        Pending.set_results(group.answers, group.values)
+        Pending.set_results(group.answers, group.answers.values())
         if group.durable is not None:
             group.durable.set_result(None)
     else:

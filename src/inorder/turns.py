@@ -277,16 +277,23 @@ class Turns:
         return reply
 
     def _commit(self, events: Sequence[Event]) -> None:
-        self._state.apply(events)
-        for event in events:
-            if event[0] == PUBLISHED:
-                _, topic, _, _, refused, _ = event
-                if refused or self._full:
-                    self._log_full(event)
-                if self._commits is None:  # it is visible already
-                    self._wake(self._state.topics[topic].subscriptions)
-        if self._commits is not None and events:
-            self._commits.add(events, self._serial_of)
+        try:
+            self._state.apply(events)
+            for event in events:
+                if event[0] == PUBLISHED:
+                    _, topic, _, _, refused, _ = event
+                    if refused or self._full:
+                        self._log_full(event)
+                    if self._commits is None:  # it is visible already
+                        self._wake(self._state.topics[topic].subscriptions)
+            if self._commits is not None and events:
+                self._commits.add(events, self._serial_of)
+        except BaseException as error:
+            # Ctrl-C, no memory, or a mistake of ours. This may be true here and will not be written: what is written
+            # behind it would leave a hole.
+            if self._commits is not None:
+                self._to_call += self._stopped(self._commits.interrupted(error))
+            raise
 
     def _reveal(self, count: int) -> None:
         self._wake(self._state.reveal(count))
@@ -450,20 +457,25 @@ class Turns:
 
     def _stop(self, failure: InorderError) -> None:
         """The journal has failed: nobody is told anything any more that may not be true."""
-        _log.critical("the broker stops: %s", failure)
         with self._lock:
-            self._failure = failure
-            self._closed = str(failure)
-            if self._timer is not None:
-                self._timer.cancel()
-            self._to_wake.clear()
-            calls = [watch.wake for watchers in self._watchers.values() for watch in watchers]
-            calls += [
-                partial(answer.set_exception, failure) for waiting in self._blocked.values() for *_, answer in waiting
-            ]
-            self._blocked.clear()
+            calls = self._stopped(failure)
         for call in calls:
             call()
+
+    def _stopped(self, failure: InorderError) -> list[Wake]:
+        """The same with the lock held: what is to be called once it is free."""
+        _log.critical("the broker stops: %s", failure)
+        self._failure = failure
+        self._closed = str(failure)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._to_wake.clear()
+        calls = [watch.wake for watchers in self._watchers.values() for watch in watchers]
+        calls += [
+            partial(answer.set_exception, failure) for waiting in self._blocked.values() for *_, answer in waiting
+        ]
+        self._blocked.clear()
+        return calls
 
     def _leave_to_parent(self) -> None:
         # Both processes would deliver the same messages, and each of them believe that it alone does.

@@ -1,8 +1,12 @@
 """What only a broker on disk can show: what happens while messages are on their way there, and when it fails."""
 
 import logging
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -241,6 +245,66 @@ def test_a_broker_whose_write_was_interrupted_stops_and_answers_everybody(
     brokers.queue = brokers.open()
     brokers.queue.publish("orders", [Message(b"z", ordering_key="a")])
     assert brokers.came() == [0]
+
+
+def is_interrupted(call: Callable[[], object], step: int) -> bool:
+    """Press Ctrl-C when the call makes so many steps: Python looks for it where functions begin, and behind others."""
+    steps = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal steps
+        if event in ("call", "c_return") and frame.f_globals["__name__"].startswith("inorder."):
+            steps += 1
+            if steps == step:
+                raise KeyboardInterrupt
+
+    sys.setprofile(count)
+    try:
+        call()
+    except (KeyboardInterrupt, InorderError):
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+CALLS: dict[str, Callable[[MessageQueue, Message], object]] = {
+    "publish": lambda queue, _: queue.publish("orders", [Message(b"x", ordering_key="a")]),
+    "ack": lambda queue, message: queue.ack(message.ack_id),
+    "nack": lambda queue, message: queue.nack(message.ack_id),
+    "register": lambda queue, _: queue.register_subscription("other", "orders"),
+    "delete": lambda queue, _: queue.unregister_topic("dead"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_ctrl_c_at_any_step_of_a_call_leaves_a_journal_that_opens_and_has_what_was_answered(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL + 1, logger="inorder")
+    step, went_through = 0, False
+    while not went_through:
+        step += 1
+        brokers = Brokers()
+        brokers.queue.register_topic("dead")
+        brokers.subscribe("worker", dead_letter_policy={"dead_letter_topic": "dead", "max_delivery_attempts": 1})
+        brokers.queue.publish("orders", [Message(b"0", ordering_key="a"), Message(b"1", ordering_key="a")])
+        [out] = brokers.queue.pull("worker", 1)
+        went_through = not is_interrupted(partial(CALLS[call], brokers.queue, out), step)
+        answered = {1}
+        for _ in range(2):  # it goes on, or says that it has stopped
+            with suppress(InorderError):
+                [last] = brokers.queue.publish("orders", [Message(b"y", ordering_key="a")])
+                answered.add(int(last.rpartition("-")[2]))
+        with suppress(InorderError):
+            brokers.queue.close()
+        brokers.disk.kill()
+        brokers.queue = brokers.open()
+        came = brokers.came()
+        assert came == sorted(came), f"step {step}"  # type: ignore[type-var]
+        assert answered <= {*came}, f"step {step}"
+        brokers.queue.close()
+    assert step > 50
 
 
 # -- snapshots -------------------------------------------------------------------------------------
