@@ -152,6 +152,14 @@ def _check_filter(text: object) -> None:
     raise InvalidArgument(f"filter: a string of at most {MAX_FILTER_BYTES} bytes, not {reprlib.repr(text)}")
 
 
+def check_short_text(name: str, text: object, limit: int) -> None:
+    """Refuse what is no text of 1 to so many characters, or cannot be written down."""
+    if not isinstance(text, str) or not 0 < len(text) <= limit:
+        raise InvalidArgument(f"{name}: a string of 1 to {limit} characters, not {text!r}")
+    if not text.isascii():
+        _check_text(name, text, 4 * limit)
+
+
 def _check_text(name: str, text: object, limit: int) -> None:
     try:
         if isinstance(text, str) and len(text.encode()) <= limit:

@@ -115,6 +115,7 @@ def test_an_epoch_that_nobody_opened_is_refused(queue: MessageQueue) -> None:
     [
         (Attempt("", 0, 0), "producer: a string of 1 to 200 characters, not ''"),
         (Attempt("p" * 201, 0, 0), "producer: a string of 1 to 200 characters"),
+        (Attempt("\ud800", 0, 0), "producer: not valid UTF-8"),
         (Attempt("p", -1, 0), "epoch"),
         (Attempt("p", 0, -1), "number"),
     ],

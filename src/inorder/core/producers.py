@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import InvalidArgument, OutOfSequence, ProducerFenced, TooLongAgo
-from inorder.options import check_whole
+from inorder.options import check_short_text, check_whole
 
 MAX_PRODUCER_LENGTH = 200
 REMEMBERED_ATTEMPTS = 100  # of a producer: how far back a repeated one is answered with its ids
@@ -48,9 +48,7 @@ Producers: TypeAlias = dict[str, Producer]
 
 
 def check_producer(name: str) -> None:
-    given: object = name  # anything, whatever the annotation says
-    if not isinstance(given, str) or not 0 < len(given) <= MAX_PRODUCER_LENGTH:
-        raise InvalidArgument(f"producer: a string of 1 to {MAX_PRODUCER_LENGTH} characters, not {name!r}")
+    check_short_text("producer", name, MAX_PRODUCER_LENGTH)
 
 
 def position_of(producers: Mapping[str, Producer], attempt: Attempt, count: int) -> int | None:

@@ -75,6 +75,7 @@ from inorder.options import (
     check_annotations,
     check_name,
     check_number,
+    check_short_text,
     check_whole,
 )
 
@@ -206,9 +207,7 @@ class State:
 
     def write(self, topic_name: str, batch: Batch, writer: str, epoch: int, part: int, now_us: int) -> Decision[bool]:
         """As `publish`, once: a part that is not later than the writer's last is left alone, and the reply is False."""
-        given: object = writer  # anything, whatever the annotation says
-        if not isinstance(given, str) or not 0 < len(given) <= MAX_WRITER_LENGTH:
-            raise InvalidArgument(f"writer: a string of 1 to {MAX_WRITER_LENGTH} characters, not {writer!r}")
+        check_short_text("writer", writer, MAX_WRITER_LENGTH)
         check_whole("epoch", epoch, at_least=0)
         check_whole("part", part, at_least=0)
         if (epoch, part) <= self.topic(topic_name).writers.get(writer, (-1, 0)):

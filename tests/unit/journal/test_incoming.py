@@ -215,6 +215,18 @@ def test_a_part_of_an_epoch_is_written_once_in_memory_and_on_disk(tmp_path: Path
     queue.close()
 
 
+def test_a_writer_whose_name_cannot_be_written_down_is_refused_before_its_messages_leave_a_hole(
+    queue: MessageQueue, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument, match="writer: not valid UTF-8"):
+        queue.write("t", columns("a1"), writer="\ud800", epoch=0, part=0)
+    queue.publish("t", [Message(b"a2")])
+    queue.close()
+    again = MessageQueue.open(tmp_path, clock=ManualClock())
+    assert received(again) == ["a2"]
+    again.close()
+
+
 @pytest.mark.parametrize("writer", ["", "../w", ".w", "a/b", "w" * 201, "ä", None])
 def test_a_writer_whose_name_is_no_file_name_is_refused(tmp_path: Path, writer: str) -> None:
     with pytest.raises(InvalidArgument, match="writer: "):
