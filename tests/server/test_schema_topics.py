@@ -1,6 +1,10 @@
 """Topics with schemas, by Google's own clients."""
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,8 +16,10 @@ from google.pubsub_v1.services.schema_service.transports.grpc import SchemaServi
 from google.pubsub_v1.types import Encoding, PublishRequest, PublishResponse, Schema
 
 from inorder.broker import MessageQueue
+from inorder.commits import Sync
 from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.server.sqlite_documents import SqliteDocuments
 
 from .conftest import Running
 
@@ -111,3 +117,33 @@ def test_messages_of_a_topic_fit_its_schema() -> None:
     with pytest.raises(FailedPrecondition, match="was deleted"):
         publisher.publish(TOPIC, b'{"name": "Alaska"}').result(10)
     server.stop()
+
+
+@contextmanager
+def serving(folder: Path, sync: Sync) -> Iterator[tuple[pubsub_v1.PublisherClient, pubsub_v1.SchemaServiceClient]]:
+    with (
+        closing(MessageQueue.open(folder, journal="sqlite", sync=sync)) as broker,
+        closing(SqliteDocuments(folder)) as documents,
+    ):
+        server: Any = Running(broker, documents=documents)
+        transport = SchemaServiceGrpcTransport(channel=server.channel(), credentials=AnonymousCredentials())
+        yield server.publisher(), pubsub_v1.SchemaServiceClient(transport=transport)
+        server.stop()
+
+
+def test_a_topic_knows_after_a_kill_that_its_schema_was_deleted_also_where_answers_do_not_wait_for_the_disk(
+    tmp_path: Path,
+) -> None:
+    """Else it would name a schema that is not there, and could not even be given other labels."""
+    with serving(tmp_path / "now", "commit") as (publisher, schemas):
+        schema = Schema(name=SCHEMA, type_=Schema.Type.AVRO, definition=avro("name"))
+        schemas.create_schema(parent="projects/shop", schema=schema, schema_id="state")
+        settings = {"schema": SCHEMA, "encoding": Encoding.JSON}
+        publisher.create_topic(request={"name": TOPIC, "schema_settings": settings})
+    with serving(tmp_path / "now", "none") as (publisher, schemas):
+        schemas.delete_schema(name=SCHEMA)
+        shutil.copytree(tmp_path / "now", tmp_path / "killed")  # SQLite has undone what was not committed
+    with serving(tmp_path / "killed", "commit") as (publisher, schemas):
+        with pytest.raises(NotFound):
+            schemas.get_schema(name=SCHEMA)
+        assert publisher.get_topic(topic=TOPIC).schema_settings.schema == "_deleted-schema_"

@@ -130,6 +130,7 @@ class Server:
                 settings = topic_schema(topic.options)
                 if settings is not None and settings.schema == schema:
                     await self._admin.run(partial(self._broker.update_topic, topic.name, without_schema(topic.options)))
+            await self._admin.run(self._broker.sync)  # before the schema goes, which is on disk at once
 
         snapshots = Snapshots(self._broker, self.names, self._admin, policies.forget)
 
