@@ -97,7 +97,8 @@ class Folder:
             if _UNFINISHED in info.base_name:
                 self.delete(f"{name}/{info.base_name}")
         if self._is_local and all(_UNFINISHED in info.base_name for info in found):
-            self._files.delete_dir(self._path(name))
+            with suppress(FileNotFoundError):  # who was killed right after it begins to tidy once more
+                self._files.delete_dir(self._path(name))
 
     def sync(self, *names: str) -> None:
         """Have files of others on the disk itself, of those that are there; elsewhere than on a local disk they are."""

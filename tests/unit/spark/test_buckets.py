@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -287,6 +288,57 @@ def test_what_a_killed_task_left_unfinished_is_passed_over(state: BucketState) -
     for batch in range(1, 5):
         run_batch(state, batch, a=1)
     assert not run.parent.exists()
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+class MortalFolder(Folder):
+    """Its process dies instead of changing anything once more than so often."""
+
+    def __init__(self, uri: str, changes: int) -> None:
+        super().__init__(uri)
+        self._changes = changes
+
+    def _write(self, name: str, content: Any) -> None:
+        self._live()
+        super()._write(name, content)
+
+    def delete(self, name: str) -> None:
+        self._live()
+        super().delete(name)
+
+    def tidy(self, name: str) -> None:
+        self._live()
+        super().tidy(name)
+
+    def _live(self) -> None:
+        if not self._changes:
+            raise Killed
+        self._changes -= 1
+
+
+def test_a_query_that_is_killed_between_any_two_files_goes_on_and_comes_to_the_same(tmp_path: Path) -> None:
+    def run_batches(path: Path, first: int, changes: int) -> int:
+        """The batch in which it died, or the one that is next."""
+        state = BucketState(MortalFolder(str(path), changes), MANIFEST)
+        batch = first
+        with suppress(Killed):
+            state.open()
+            for batch in range(first, 6):
+                run_batch(state, batch, now_us=batch, a=batch, b=1)
+            batch = 6
+        return batch
+
+    assert run_batches(tmp_path / "never", 0, 1_000) == 6
+    wanted = files(BucketState(Folder(str(tmp_path / "never")), MANIFEST))
+    changes, died = 0, 0
+    while died < 6:
+        died = run_batches(tmp_path / str(changes), 0, changes)
+        assert run_batches(tmp_path / str(changes), died, 1_000) == 6
+        assert files(BucketState(Folder(str(tmp_path / str(changes))), MANIFEST)) == wanted, changes
+        changes += 1
 
 
 def test_a_copy_of_checkpoint_and_state_goes_on(state: BucketState, tmp_path: Path) -> None:
