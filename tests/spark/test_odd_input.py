@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType
 
 from inorder import Message
 from inorder.broker import MessageQueue
-from inorder.errors import DataLoss, InvalidArgument, NotFound, NotRetained
+from inorder.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, NotRetained
 from inorder.journal.columns import in_utf8
 from inorder.journal.incoming import INCOMING
 from inorder.journal.reading import JournalReader
@@ -109,6 +109,31 @@ def test_a_topic_that_was_set_back_is_not_read_on_as_if_nothing_had_happened(tmp
     assert reader(failOnDataLoss="false").partitions(read, goes_on) == []
     ahead = reader(startingPosition="9").initialOffset()  # to wait for a position that is still to come is no loss
     assert reader(startingPosition="9").latestOffset(ahead, ReadAllAvailable())["position"] == 9
+
+
+def test_a_topic_of_a_new_folder_is_another_one(tmp_path: Path) -> None:
+    """Else a query would pass over as many messages of the new one as it has read of the old."""
+    folder = tmp_path / "data"
+
+    def reader() -> StreamReader:
+        return StreamReader(SourceOptions.of({"url": str(folder), "topic": "t"}))
+
+    broker(folder)
+    broker(folder, "a", "b")
+    begin = reader().initialOffset()
+    read = reader().latestOffset(begin, ReadAllAvailable())
+    folder.rename(tmp_path / "elsewhere")
+    shutil.copytree(tmp_path / "elsewhere", folder)
+    assert reader().latestOffset(read, ReadAllAvailable()) == read, "a copy is the same topic"
+    shutil.rmtree(folder)
+    broker(folder)
+    broker(folder, "c", "d", "e")
+    with pytest.raises(FailedPrecondition, match="deleted and created again"):
+        reader().latestOffset(read, ReadAllAvailable())
+    with pytest.raises(FailedPrecondition, match="deleted and created again"):
+        reader().partitions(begin, read)  # a batch that is run again
+    of_older_release = {name: value for name, value in read.items() if name != "created_us"}
+    assert reader().latestOffset(of_older_release, ReadAllAvailable())["position"] == 3
 
 
 def test_a_table_too_goes_on_behind_what_is_no_longer_retained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,13 @@ def test_a_writer_that_changes_between_the_folder_and_its_server_publishes_an_ep
     assert [batch.column("data").to_pylist() for batch in read(server.url, wanted)] == [[b"0", b"1", b"2"]]
 
 
+def test_a_topic_is_the_same_one_in_its_folder_and_at_its_server(server: ServerProcess, folder: Path) -> None:
+    """So a query may change between them."""
+    bounds = open_topic(server.url, "in").bounds()
+    assert bounds == open_topic(str(folder), "in").bounds()
+    assert bounds.created_us > 0
+
+
 def test_positions_are_found_by_time_and_by_size(server: ServerProcess) -> None:
     topic = open_topic(server.url, "in")
     assert (topic.position_at(0), topic.position_at(2**60)) == (0, 100)

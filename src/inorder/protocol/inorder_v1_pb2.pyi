@@ -281,14 +281,16 @@ class TopicBoundsRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class TopicBoundsResponse(_message.Message):
-    __slots__ = ("serial", "begin", "end")
+    __slots__ = ("serial", "begin", "end", "created_us")
     SERIAL_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
     serial: int
     begin: int
     end: int
-    def __init__(self, serial: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+    created_us: int
+    def __init__(self, serial: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., created_us: _Optional[int] = ...) -> None: ...
 
 class PositionAtRequest(_message.Message):
     __slots__ = ("topic", "time_us")

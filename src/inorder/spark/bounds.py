@@ -11,3 +11,4 @@ class Bounds(NamedTuple):
     serial: int  # of the topic: a later one of the same name has another
     begin: int
     end: int
+    created_us: int  # of another folder, a topic may have the same serial; 0: a server does not say it

@@ -221,7 +221,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def initialOffset(self) -> dict[str, int]:
         topic = self._topic()
         bounds = topic.bounds()
-        return {"topic": bounds.serial, "position": self._start(topic, bounds), "tick": 0}
+        return _offset(bounds, self._start(topic, bounds), 0)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_rows is not None:
@@ -246,11 +246,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         tick = start["tick"]
         if self._options.tick_us is not None and self._last_end is None:
             tick = time.time_ns() // 1000 // self._options.tick_us
-        return {"topic": bounds.serial, "position": max(end, first), "tick": tick}
+        return _offset(bounds, max(end, first), tick)
 
     def reportLatestOffset(self) -> dict[str, int]:
         bounds = self._topic().bounds()
-        return {"topic": bounds.serial, "position": bounds.end, "tick": 0}
+        return _offset(bounds, bounds.end, 0)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         topic = self._topic()
@@ -263,10 +263,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _bounds(self, topic: TopicReader, start: Mapping[str, int]) -> Bounds:
         bounds = topic.bounds()
-        if start["topic"] != bounds.serial:
+        known_us = start.get("created_us", 0), bounds.created_us  # older releases, of us or of a server, lack it
+        if start["topic"] != bounds.serial or (all(known_us) and known_us[0] != known_us[1]):
             raise FailedPrecondition(
-                f"topic {self._options.topic!r} was deleted and created again since the checkpoint was written; "
-                "start a new query with a new checkpoint"
+                f"topic {self._options.topic!r} was deleted and created again since the checkpoint was written, "
+                "or is that of another folder; start a new query with a new checkpoint"
             )
         return bounds
 
@@ -287,6 +288,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 "and the query has not read them; option failOnDataLoss=false goes on without them"
             )
         return bounds.begin
+
+
+def _offset(bounds: Bounds, position: int, tick: int) -> dict[str, int]:
+    return {"topic": bounds.serial, "created_us": bounds.created_us, "position": position, "tick": tick}
 
 
 def _number(options: Mapping[str, str], name: str, kind: type[Any]) -> Any:

@@ -46,7 +46,7 @@ class FolderTopic:
     def bounds(self) -> Bounds:
         self._journal.refresh()
         view = self._journal.topic(self._topic)
-        return Bounds(view.serial, view.begin, view.end)
+        return Bounds(view.serial, view.begin, view.end, view.created_us)
 
     def position_at(self, time_us: int) -> int:
         return self._journal.position_at(self._topic, time_us)

@@ -62,7 +62,7 @@ class WireTopic:
 
     def bounds(self) -> Bounds:
         found = self._server.call("TopicBounds", v1.TopicBoundsRequest(topic=self._topic), v1.TopicBoundsResponse)
-        return Bounds(found.serial, found.begin, found.end)
+        return Bounds(found.serial, found.begin, found.end, found.created_us)
 
     def position_at(self, time_us: int) -> int:
         request = v1.PositionAtRequest(topic=self._topic, time_us=time_us)
@@ -73,9 +73,9 @@ class WireTopic:
         return self._server.call("PositionAfter", request, v1.PositionResponse).position
 
     def slices(self, first: int, end: int, count: int) -> list[WireSlice]:
-        serial, _, last = self.bounds()
-        ends = [first + (min(end, last) - first) * part // count for part in range(count + 1)]
-        return [WireSlice(self._topic, serial, begin, stop) for begin, stop in pairwise(ends) if begin < stop]
+        bounds = self.bounds()
+        ends = [first + (min(end, bounds.end) - first) * part // count for part in range(count + 1)]
+        return [WireSlice(self._topic, bounds.serial, begin, stop) for begin, stop in pairwise(ends) if begin < stop]
 
 
 def read_wire(

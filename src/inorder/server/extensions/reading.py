@@ -56,7 +56,9 @@ class Reading:
 
     async def topic_bounds(self, request: v1.TopicBoundsRequest, context: Context) -> v1.TopicBoundsResponse:
         found = await self._ask(request.topic, lambda journal, topic: journal.topic(topic))
-        return v1.TopicBoundsResponse(serial=found.serial, begin=found.begin, end=found.end)
+        return v1.TopicBoundsResponse(
+            serial=found.serial, begin=found.begin, end=found.end, created_us=found.created_us
+        )
 
     async def position_at(self, request: v1.PositionAtRequest, context: Context) -> v1.PositionResponse:
         time_us = request.time_us
