@@ -146,9 +146,13 @@ class JournalReader:
             published = replay(body, self.book, self._names)
         except (ValueError, KeyError, TypeError) as error:
             raise self._nonsense(location, "frame", error) from error
-        part = self._firsts[bisect_right(self._firsts, location) - 1] if self._firsts else 0
+        part = self._part(location)
         for stored in published:
             self._indexes.setdefault(stored.serial, TopicIndex()).add(location, stored, part, self._block)
+
+    def _part(self, location: Location) -> Location:
+        """Where the part begins that a frame is in."""
+        return self._firsts[bisect_right(self._firsts, location) - 1] if self._firsts else 0
 
     def _nonsense(self, location: Location, what: str, error: Exception) -> JournalDamaged:
         return JournalDamaged(str(self.folder), location, f"the {what} cannot be decoded: {error!r}", unit="location")
@@ -265,14 +269,18 @@ class JournalReader:
         return index.starts[block] if index.starts else self.at
 
     def _stretches(self, index: TopicIndex, first: int, end: int) -> list[tuple[Location, Location]]:
-        """Where to read: the first and the last frame of blocks that lie near each other."""
+        """Where to read: the first and the last frame of blocks that lie near each other.
+
+        They lie in one part: what is between two others, its owner may have dropped, or drop before it is read.
+        """
         found: list[tuple[Location, Location]] = []
         begin = max(bisect_right(index.firsts, first) - 1, 0)
         for block in range(begin, bisect_left(index.firsts, end)):
-            if found and index.starts[block] - found[-1][1] <= _NEAR * self._block:
-                found[-1] = found[-1][0], index.lasts[block]
+            start, last = index.starts[block], index.lasts[block]
+            if found and start - found[-1][1] <= _NEAR * self._block and self._part(start) <= found[-1][1]:
+                found[-1] = found[-1][0], last
             else:
-                found.append((index.starts[block], index.lasts[block]))
+                found.append((start, last))
         return found
 
     def _read(

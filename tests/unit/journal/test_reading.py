@@ -13,7 +13,7 @@ from inorder.journal import Location, Store
 from inorder.journal.files import Folder
 from inorder.journal.journal import Journal
 from inorder.journal.reader import SegmentReader
-from inorder.journal.reading import JournalReader, Stretch
+from inorder.journal.reading import JournalReader, Stretch, read_slice
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
 from inorder.message import DATA, KEY, POSITION, Message
@@ -156,6 +156,27 @@ def test_what_was_dropped_is_named_with_what_is_left(tmp_path: Path, kind: str) 
         assert reader.topic("orders").begin == begin
     with pytest.raises(NotRetained):
         list(behind)
+    queue.close()
+
+
+def test_what_others_have_left_behind_between_two_messages_is_not_missed(tmp_path: Path, kind: str) -> None:
+    """A topic that keeps its messages is read on, whatever is dropped of another one beside it."""
+    queue = opened(tmp_path, kind)
+    queue.register_topic("orders", {"message_retention_duration": 86_400})
+    queue.register_topic("other")
+    queue.register_subscription("others", "other")
+    publish(queue, "orders", 2)
+    publish(queue, "other", *[5] * 60)
+    publish(queue, "orders", 3)
+    before = JournalReader(tmp_path)
+    planned = before.slices("orders", 0, 5, 1)
+    queue.ack([message.ack_id for message in queue.pull("others", 300)])
+    queue._save()
+    assert len(JournalReader(tmp_path).parts) < len(before.parts)
+    for reader in (before, JournalReader(tmp_path)):
+        reader.refresh()
+        assert positions(list(reader.read("orders"))) == [*range(5)]
+    assert [positions([*read_slice(tmp_path, slice)]) for slice in planned] == [[*range(5)]]
     queue.close()
 
 
