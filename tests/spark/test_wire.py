@@ -277,3 +277,19 @@ def test_a_topic_that_was_made_again_is_another(server: ServerProcess) -> None:
     ((name, serial, *rest),) = topic.slices(0, 1, 1)
     with pytest.raises(FailedPrecondition, match="was deleted and created again"):
         next(read(server.url, (name, serial + 1, *rest)))
+
+
+def test_a_topic_that_is_made_again_while_a_batch_is_planned_is_not_read_for_the_old_one(
+    server: ServerProcess, folder: Path
+) -> None:
+    topic = open_topic(server.url, "in")
+    end = topic.bounds().end
+    server.kill()
+    with closing(MessageQueue.open(folder)) as queue:
+        queue.unregister_topic("in")
+        queue.register_topic("in", {"message_retention_duration": 3600})
+        queue.publish("in", [message(text) for text in ALL])
+    server.start()
+    (wanted,) = topic.slices(0, end, 1)
+    with pytest.raises(FailedPrecondition, match="was deleted and created again"):
+        next(read(server.url, tuple(wanted)))

@@ -32,7 +32,10 @@ class TopicReader(Protocol):
         """So far one may read from `first` on for about so many bytes."""
 
     def slices(self, first: int, end: int, count: int) -> list[Any]:
-        """The work in up to so many parts, each a plain value that any process can read by `read`."""
+        """The work in up to so many parts, each a plain value that any process can read by `read`.
+
+        It is of the topic that `bounds` has told of, and no more of it.
+        """
 
 
 class FolderTopic:

@@ -59,10 +59,12 @@ class WireTopic:
     def __init__(self, address: Address, topic: str) -> None:
         self._server = Server(address)
         self._topic = address.topic(topic)
+        self._bounds: Bounds | None = None  # as they were told last
 
     def bounds(self) -> Bounds:
         found = self._server.call("TopicBounds", v1.TopicBoundsRequest(topic=self._topic), v1.TopicBoundsResponse)
-        return Bounds(found.serial, found.begin, found.end, found.created_us)
+        self._bounds = Bounds(found.serial, found.begin, found.end, found.created_us)
+        return self._bounds
 
     def position_at(self, time_us: int) -> int:
         request = v1.PositionAtRequest(topic=self._topic, time_us=time_us)
@@ -73,7 +75,8 @@ class WireTopic:
         return self._server.call("PositionAfter", request, v1.PositionResponse).position
 
     def slices(self, first: int, end: int, count: int) -> list[WireSlice]:
-        bounds = self.bounds()
+        # Not as they are by now: the topic may be another one, at which nobody has looked.
+        bounds = self._bounds or self.bounds()
         ends = [first + (min(end, bounds.end) - first) * part // count for part in range(count + 1)]
         return [WireSlice(self._topic, bounds.serial, begin, stop) for begin, stop in pairwise(ends) if begin < stop]
 
