@@ -2,7 +2,7 @@
 
 import http.client
 import json
-import select
+import selectors
 import shutil
 import socket
 import ssl
@@ -362,10 +362,12 @@ def test_requests_that_are_begun_and_not_sent_take_no_more_memory_than_there_is_
     begun = f"POST /v1/{TOPIC}:publish HTTP/1.1\r\nContent-Length: 15000000\r\n\r\n".encode()
     connections = [socket.create_connection(("127.0.0.1", rest.port), timeout=30) for _ in range(18)]
     try:
-        for connection in connections:
-            connection.sendall(begun)
-        [refused], _, _ = select.select(connections, [], [], 30)
-        assert refused.recv(100).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        with selectors.DefaultSelector() as answered:
+            for connection in connections:
+                connection.sendall(begun)
+                answered.register(connection, selectors.EVENT_READ)
+            [(refused, _)] = answered.select(30)
+        assert refused.fileobj.recv(100).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")  # type: ignore[union-attr]
     finally:
         for connection in connections:
             connection.close()
