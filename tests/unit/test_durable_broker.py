@@ -1,11 +1,13 @@
 """What only a broker on disk can show: what happens while messages are on their way there, and when it fails."""
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -416,3 +418,20 @@ def test_dead_letters_of_a_nack_beside_an_invalid_one_come() -> None:
     with pytest.raises(InvalidAckId):
         queue.nack([message.ack_id, "unknown"])
     assert consumed(queue, "letters") == [b"1"]
+
+
+@pytest.mark.parametrize("journal", ["segments", "sqlite"])
+def test_a_closed_broker_has_no_file_open(tmp_path: Path, journal: Any) -> None:
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.exists():
+        pytest.skip("no /proc here to see open files in")
+    broker = MessageQueue.open(tmp_path, journal=journal)
+    broker.register_topic("orders")
+    broker.publish("orders", [Message(b"x")])
+    broker.close()
+    found: list[str] = []
+    for one in descriptors.iterdir():
+        with suppress(FileNotFoundError):  # that of the folder that is looked at
+            found.append(os.readlink(one))
+    assert [name for name in found if name.startswith(str(tmp_path))] == []
+    assert broker.failure is None  # it is still there

@@ -339,4 +339,6 @@ class SegmentStore:
                 self._closed = True
                 self._tail = None
                 self._readable.clear()
+                with suppress(AttributeError):  # it failed before there was one
+                    del self._head  # files are closed when nobody holds them any more
                 self._lock.release()

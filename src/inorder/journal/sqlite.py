@@ -254,6 +254,7 @@ class SqliteStore:
                             self._head.flush()
             finally:
                 self._closed = True
+                self._head = None
                 if self._lock.held:  # SQLite must not be touched in a forked process
                     self._connection.close()
                 self._lock.release()
