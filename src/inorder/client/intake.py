@@ -125,19 +125,42 @@ class Intake:
         while True:
             if self._terms.options is not self._options:
                 self._follow()
+            lost: list[Message] = []
             with self._lock:
                 taken = [] if self.stopped else self._line.take(count)
-                messages = taken if not self.doubts else self._still_held(taken)
+                messages = taken
+                if self.doubts:
+                    messages, lost = self._still_held(taken)
                 self._out.update(zip([message._lease for message in messages], messages, strict=True))
+            if lost:
+                self._after_nacks([message._lease for message in lost])
             if messages or (not taken and not self._refill()):
                 return messages
 
-    def _still_held(self, taken: list[Message]) -> list[Message]:
-        """Without those whose leases were lost while they waited: they will come again."""
-        lost = [message for message in taken if message._lease not in self._held]
-        self._line.done(lost)
+    def _still_held(self, taken: list[Message]) -> tuple[list[Message], list[Message]]:
+        """Those to be given out, and those whose leases were lost while they waited: they will come again."""
+        ours: list[Message] = []
+        lost: list[Message] = []
+        behind: list[Message] = []  # one that was lost
+        keys: set[str] = set()
+        for message in taken:
+            key = message._record[KEY]
+            if message._lease not in self._held:
+                lost.append(message)
+                keys.add(key)
+            elif key and key in keys:
+                behind.append(message)
+            else:
+                ours.append(message)
+        self._line.put_back(behind)
+        self._lose_turns(lost)
+        return ours, lost
+
+    def _lose_turns(self, lost: Sequence[Message]) -> None:
+        """Nobody has begun these, and the broker has them. What it took back with them must not go before them."""
+        self._left.update({message._lease: message for message in lost})
+        self._fail({message._lease: message._record[KEY] for message in lost})
         self.doubts.difference_update([message._lease for message in lost])
-        return [message for message in taken if message._lease in self._held]
 
     def holds(self, message: Message) -> bool:
         """Whether the lease of a message that was given out is still ours."""
@@ -177,9 +200,12 @@ class Intake:
             self.give_back([message])
         if self._terms.options is not self._options:
             self._follow()
-        if message._lease in self._held:
-            return True
-        self.finished(message)  # it will come again
+        with self._lock:
+            if message._lease in self._held:
+                return True
+            del self._out[message._lease]
+            self._lose_turns([message])
+        self._after_nacks([message._lease])
         return False
 
     def more(self) -> bool:

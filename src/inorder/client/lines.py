@@ -30,6 +30,10 @@ class Line:
             return taken
         return list(map(deque.popleft, repeat(ready, count)))  # in C
 
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """These were taken a moment ago, and are the next again."""
+        self._ready.extendleft(reversed(messages))
+
     def done(self, messages: Sequence[Message]) -> None:
         """They were out: the next of their keys are ready."""
 

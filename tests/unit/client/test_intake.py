@@ -53,7 +53,7 @@ class WatchedDeliveries(EmbeddedDeliveries):
 class Consumer:
     """An intake on a broker of its own, with a window of ten messages of a key."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_per_key: bool = True) -> None:
         self.clock = ManualClock()
         self.queue = MessageQueue(clock=self.clock)
         self.queue.register_topic("orders")
@@ -70,7 +70,8 @@ class Consumer:
                 deliveries.before = consumer.called
                 return deliveries
 
-        self.intake = Intake(Transport(self.queue, owned=True), "worker", self.wake, print)
+        transport = Transport(self.queue, owned=True)
+        self.intake = Intake(transport, "worker", self.wake, print, one_per_key=one_per_key)
 
     def wake(self) -> None:
         self.woken += 1
@@ -251,6 +252,47 @@ def test_what_was_lost_while_it_waited_is_no_doubt_once_it_was_passed_over(consu
         intake.finished(message)
     assert received == [b"1", b"2"]
     assert not intake.doubts
+
+
+def lose(consumer: Consumer, intake: Intake, text: str) -> None:
+    """The broker takes back a message and all behind it, and the intake is told of that one alone."""
+    [lost] = [message for message in intake._held.values() if message.data == text.encode()]
+    consumer.queue.nack(lost.ack_id)
+    assert intake._extend([lost._lease], 10).result() == [lost._lease]
+
+
+def test_what_is_behind_a_message_that_was_lost_while_it_waited_does_not_go_before_it(
+    consumer: Consumer, intake: Intake
+) -> None:
+    consumer.publish("1", "2", "3")
+    first = consumer.next()
+    lose(consumer, intake, "2")
+    first.ack()
+    intake.finished(first)
+    assert consumer.next().data == b"2"
+
+
+def test_what_is_behind_a_message_that_was_lost_before_its_handler_does_not_go_before_it(
+    consumer: Consumer, intake: Intake
+) -> None:
+    consumer.publish("1", "2", "3")
+    first = consumer.next()
+    lose(consumer, intake, "1")
+    assert not intake.begin(first)
+    assert consumer.next().data == b"1"
+
+
+def test_a_list_ends_before_what_is_behind_a_message_that_was_lost() -> None:
+    consumer = Consumer(one_per_key=False)
+    assert consumer.intake is not None
+    consumer.publish("1", "2", "3", "4")
+    consumer.publish("5", key="other")
+    [first] = consumer.intake.next_ones(1)
+    lose(consumer, consumer.intake, "2")
+    first.ack()
+    consumer.intake.finished(first)
+    assert [message.data for message in consumer.intake.next_ones(10)] == [b"5"]
+    assert [message.data for message in consumer.intake.next_ones(10)] == [b"2", b"3", b"4"]
 
 
 def test_a_lease_is_kept_though_the_clock_was_set_back(consumer: Consumer, intake: Intake) -> None:
