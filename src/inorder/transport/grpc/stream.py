@@ -17,7 +17,7 @@ import grpc
 
 from inorder.clock import MICROSECONDS, Clock, Timer
 from inorder.errors import InorderError, NotFound, SubscriptionNotFound, Unavailable
-from inorder.message import Leased, Message, Source, started_us
+from inorder.message import KEY, Leased, Message, Source, started_us
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_MESSAGE_BYTES, SubscriptionOptions, check_number
 from inorder.pending import Pending
 from inorder.protocol import PROTOCOL_KEY
@@ -335,8 +335,11 @@ class OwnDeliveries:
         def kept(over: list[int]) -> None:
             with self._lock:
                 self._kept_us = asked_us
+                behind = _behind(self._arrived, over) if over else set()
                 if over:
-                    self._arrived = [batch.without({*over}) for batch in self._arrived]
+                    self._arrived = [batch.without(behind.union(over)) for batch in self._arrived]
+            if behind:
+                self._say(Said(released=[*behind]))
 
         self._say(Said(kept=leases, seconds=options.ack_deadline_seconds)).map(kept)
 
@@ -415,6 +418,21 @@ class _Requests(Iterator[bytes]):
         if request is None:
             raise StopIteration
         return request
+
+
+def _behind(batches: Sequence[Leased], over: Sequence[int]) -> set[int]:
+    """The leases of what came behind these in their keys: the server has taken it back with them, and may say so later.
+
+    Some of it may have come since. It is given back, so that it comes again in any case.
+    """
+    lost, keys, behind = {*over}, set[str](), set[int]()
+    for batch in batches:
+        for lease, record in zip(batch.leases, batch.records, strict=True):
+            if lease in lost:
+                keys.add(record[KEY])
+            elif record[KEY] and record[KEY] in keys:
+                behind.add(lease)
+    return behind
 
 
 def _rules(options: SubscriptionOptions) -> tuple[bool, int]:

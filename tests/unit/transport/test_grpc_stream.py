@@ -1,0 +1,89 @@
+"""A consumer's side of a stream, with a server that says what the test has it say."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from inorder import Message
+from inorder.broker import MessageQueue
+from inorder.options import SubscriptionOptions
+from inorder.pending import Pending
+from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.protocol.options import to_json
+from inorder.server.extensions.delivery import add_columns
+from inorder.testing.clock import ManualClock
+from inorder.transport.grpc.stream import OwnDeliveries
+
+PATIENCE_SECONDS = 30
+OPTIONS = SubscriptionOptions(enable_message_ordering=True, max_outstanding_per_key=10)
+
+
+class Server:
+    """A broker whose deliveries the test hands over, as the calls of one client."""
+
+    address, timeout_seconds = "nowhere", PATIENCE_SECONDS
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.broker = MessageQueue(clock=self.clock)
+        self.broker.register_topic("orders")
+        self.broker.register_subscription("worker", "orders", OPTIONS)
+        self._sent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[v1.Demand] = queue.SimpleQueue()
+        watch = self.broker.watch("worker", lambda: None, print)
+        terms = v1.Terms(options=to_json(OPTIONS), id_prefix=watch.id_prefix, ack_id_prefix=watch.ack_id_prefix)
+        self.send(v1.Delivery(terms=terms))
+
+    def stream(self, method: str, requests: Iterator[bytes], metadata: object) -> "Server":
+        def hear() -> None:
+            for request in requests:
+                self._heard.put(v1.Demand.FromString(request))
+
+        threading.Thread(target=hear, daemon=True).start()
+        return self
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._sent.get, None)
+
+    def cancel(self) -> None:
+        self._sent.put(None)
+
+    def lives(self) -> Pending[bool]:
+        return Pending.of(True)
+
+    def send(self, delivery: v1.Delivery) -> None:
+        self._sent.put(delivery.SerializeToString())
+
+    def deliver(self, *texts: str, key: str = "k") -> list[int]:
+        self.broker.publish("orders", [Message(text.encode(), ordering_key=key) for text in texts])
+        leased, delivery = self.broker.lease("worker", 100), v1.Delivery()
+        add_columns(delivery.messages, leased)
+        self.send(delivery)
+        return [*leased.leases]
+
+    def heard(self, field: str) -> v1.Demand:
+        """The next request that says something of this kind."""
+        while True:
+            demand = self._heard.get(timeout=PATIENCE_SECONDS)
+            if getattr(demand, field):
+                return demand
+
+
+def test_what_came_behind_a_message_that_was_lost_is_given_back_and_not_given_out() -> None:
+    server, woken = Server(), threading.Semaphore(0)
+    calls: Any = server
+    deliveries = OwnDeliveries(calls, server.clock, "worker", "worker", woken.release, print, True)
+    [first, _] = server.deliver("1", "2")
+    server.deliver("a", key="other")
+    for _ in range(3):  # the terms, and twice messages
+        assert woken.acquire(timeout=PATIENCE_SECONDS)
+    server.clock.advance(3)
+    asked = server.heard("keeps")
+    [third] = server.deliver("3")  # while the server is asked
+    assert woken.acquire(timeout=PATIENCE_SECONDS)
+    server.send(v1.Delivery(confirmations=[v1.Confirmation(number=asked.number, over=[first, first + 1])]))
+    assert [*server.heard("releases").releases] == [third]
+    taken = deliveries.take(100, 10**9, True, server.broker.consumer("worker"), 100)
+    assert [message.data for message in taken.messages] == [b"a"]
+    server.cancel()
