@@ -179,16 +179,18 @@ class Intake:
         """Ask the broker to keep the leases of messages that were given out; whether all of them are still ours.
 
         Where `holds` says what is known here, this is what the broker knows: for a moment before which there must
-        be no doubt. If it cannot be asked, the answer is no; if it does not answer in time, they are given back.
+        be no doubt. If it cannot be asked, the answer is no; if it does not answer in time, they are given back, and
+        `DeadlineExceeded` is raised.
         """
         ours = [*messages]
         try:
             kept = self._extend([message._lease for message in ours], self._deadline_seconds)
             over = kept.result(min(self._deadline_seconds, LONGEST_KEEP_SECONDS))
+        except DeadlineExceeded:
+            self.give_back(ours)
+            raise
         except InorderError as error:
             _log.warning("leases could not be extended: %s", error)
-            if isinstance(error, DeadlineExceeded):
-                self.give_back(ours)
             return False
         if over:
             self._keep_leases()  # where one was lost, others may have been

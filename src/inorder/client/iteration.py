@@ -69,7 +69,7 @@ class Iteration(ABC):
         return self._intake.held(messages)
 
     def keep(self, messages: Iterable[Message]) -> bool:
-        """Extend the leases of messages that the loop has got; whether the broker says that all are still ours."""
+        """Extend the leases of messages that the loop has got; whether the broker says, in time, that all are ours."""
         return self._intake.keep(messages)
 
     def ack(self, messages: Iterable[Message]) -> Pending[list[None]]:

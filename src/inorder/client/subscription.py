@@ -261,7 +261,10 @@ class Batches:
         return [] if self._iteration is None else self._iteration.held(messages)
 
     def keep(self, messages: Iterable[Message]) -> bool:
-        """Extend the leases of messages of the list at hand; whether the broker says that all are still ours."""
+        """Extend the leases of messages of the list at hand; whether the broker says that all are still ours.
+
+        If it does not answer in time, they are given back, and `DeadlineExceeded` is raised.
+        """
         return self._iteration is not None and self._iteration.keep(messages)
 
     def ack(self, messages: Iterable[Message]) -> Pending[list[None]]:

@@ -1,8 +1,8 @@
 """Hands the messages of a subscription, list by list, to work that is done in transactions, and answers for them.
 
 Three things can go wrong, and are told apart. Somebody else was faster: then it is done again. The database is not
-there: then it is waited for, and no message is blamed. The work itself fails: then it is done in halves, until what
-fails is alone and is nacked, and all the others are done.
+there, or the broker does not answer: then it is waited for, and no message is blamed. The work itself fails: then it
+is done in halves, until what fails is alone and is nacked, and all the others are done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inorder.client.subscription import Batches, Subscription
 from inorder.clock import MICROSECONDS, Timer
 from inorder.consumers.functions import check_function
 from inorder.consumers.store import Conflict, Store, check_consumer_name, check_store
-from inorder.errors import FailedPrecondition, InorderError
+from inorder.errors import DeadlineExceeded, FailedPrecondition, InorderError, Unavailable
 from inorder.message import Message
 from inorder.options import check_whole
 from inorder.pending import Pending
@@ -30,6 +30,13 @@ OnError = Callable[[BaseException, Sequence[Message]], object]
 OnAcks = Callable[[Sequence[Pending[None]]], object]  # told the answers to the acks, in their order
 
 _log = logging.getLogger(__name__)
+
+
+class Unanswered(Unavailable):
+    """The broker does not say whether messages are still ours: nothing was written."""
+
+    def __init__(self, consumer: str) -> None:
+        super().__init__(f"consumer {consumer!r}: the broker does not answer; its messages are given back")
 
 
 class Answers(NamedTuple):
@@ -131,7 +138,10 @@ class Run:
 
     def keep(self, messages: Sequence[Message]) -> bool:
         """Whether the broker says, now, that all these messages are ours, and will be for a whole deadline."""
-        return self._batches.keep(messages)
+        try:
+            return self._batches.keep(messages)
+        except DeadlineExceeded:
+            raise Unanswered(self._worker.name) from None
 
     def look_by(self, when_us: int) -> None:
         self._look_us = min(self._look_us, when_us)
@@ -225,4 +235,6 @@ class Run:
 
 def trouble_of(store: Store, error: BaseException) -> str | None:
     """What to do about an error that is nobody's fault; None if it is that of the work."""
+    if isinstance(error, Unanswered):
+        return "wait"  # at once, the next transaction would keep the database from others while it waits in vain
     return "again" if isinstance(error, Conflict) else store.trouble(error)
