@@ -49,7 +49,7 @@ PUBLISH_US: Final = 4
 SIZE: Final = 5
 STORED_US: Final = 6
 
-_data, _size = itemgetter(DATA), itemgetter(SIZE)
+_key, _data, _attributes, _size = map(itemgetter, (KEY, DATA, ATTRIBUTES, SIZE))
 _TAILS = [f"{number:02}" for number in range(100)]  # the last two figures of every number of several
 
 
@@ -378,13 +378,15 @@ def _plain_batch(messages: Sequence[Message]) -> Batch | None:
     """
     if {*map(type, messages)} != {Message}:
         return None
+    # Column by column: `zip(*records)` would make an iterator for each message, and wake the garbage collector.
+    records = [message._record for message in messages]
+    keys, data = [*map(_key, records)], [*map(_data, records)]
     try:
-        _, keys, data, attributes = zip(*[message._record for message in messages], strict=True)
         text = "".join(keys)
-    except (ValueError, TypeError):  # one of them was delivered, or has no key
+    except TypeError:  # one of them has no key
         return None
-    none = (None,) * len(messages)
-    if attributes != none or {*map(type, data)} != {bytes} or not all(keys):
+    none = [None] * len(messages)
+    if [*map(_attributes, records)] != none or {*map(type, data)} != {bytes} or not all(keys):
         return None
     sizes = [*map(add, map(len, keys), map(len, data))]
     # Together they are mostly shorter than one may be; then none need be looked at.
@@ -427,9 +429,7 @@ def numbered(prefix: str, first: int, count: int) -> list[str]:
 
 def to_columns(entries: Sequence[Entry]) -> Batch:
     """Entries, side by side."""
-    if not entries:
-        return (), (), (), ()
-    keys, data, attributes, sizes = zip(*entries, strict=True)
+    keys, data, attributes, sizes = ([*map(itemgetter(column), entries)] for column in range(4))
     return keys, data, attributes, sizes
 
 

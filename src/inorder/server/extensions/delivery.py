@@ -10,10 +10,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 
 from inorder.broker import MessageQueue
 from inorder.errors import InorderError, NotFound
-from inorder.message import Gap, Leased, Record, before_their_place
+from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, Gap, Leased, Record, before_their_place
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
@@ -32,6 +33,8 @@ MAX_UNHEARD = 100
 # What is looked at before others have their turn: a request may name millions of leases, with a deadline for each.
 LEASES_AT_ONCE = 20_000
 MAX_KEEPS = 10_000
+
+_position, _key, _data, _attributes, _publish_us = map(itemgetter, (POSITION, KEY, DATA, ATTRIBUTES, PUBLISH_US))
 
 TIDY = 256  # spans of leases that are remembered before somebody looks which of them are over
 
@@ -385,12 +388,13 @@ def add_columns(columns: v1.Columns, leased: Leased) -> None:
     if not leased.records:
         return
     place = len(columns.leases)
-    positions, keys, data, attributes, publish_us, _, _ = zip(*leased.records, strict=True)
+    records = leased.records
+    data, attributes = [*map(_data, records)], [*map(_attributes, records)]
     columns.leases.extend(leased.leases)
     columns.attempts.extend(leased.attempts)
-    columns.positions.extend(positions)
-    columns.ordering_keys.extend(keys)
-    columns.publish_us.extend(publish_us)
+    columns.positions.extend(map(_position, records))
+    columns.ordering_keys.extend(map(_key, records))
+    columns.publish_us.extend(map(_publish_us, records))
     if {*map(type, data)} == {bytes}:
         columns.data.extend(data)
     else:
