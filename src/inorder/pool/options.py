@@ -92,9 +92,7 @@ class PoolOptions:
             check_call("partition_key", self.partition_key)
         if self.order_buffer_size is not None:
             check_whole("order_buffer_size", self.order_buffer_size)
-            if not self.preserve_order:
-                raise InvalidArgument("order_buffer_size: means something with preserve_order=True only")
-            if self.order_buffer_size < self.max_workers:
+            if self.preserve_order and self.order_buffer_size < self.max_workers:
                 raise InvalidArgument(
                     f"order_buffer_size: at least the number of workers, {self.max_workers}, "
                     f"not {self.order_buffer_size}: the rest would never have work"
@@ -128,7 +126,8 @@ class PoolOptions:
     @property
     def window(self) -> int:
         """How many inputs may be inside: taken from the source, and not put out yet."""
-        return self.order_buffer_size or self.max_workers * 2
+        in_order = self.order_buffer_size if self.preserve_order else None
+        return in_order or self.max_workers * 2
 
     @property
     def retry(self) -> Retry | None:
