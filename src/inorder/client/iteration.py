@@ -137,7 +137,7 @@ class Iteration(ABC):
         gaps = [message for message in self._current if isinstance(message._record[DATA], Gap)]
         self._current = [message for message in self._current if not isinstance(message._record[DATA], Gap)]
         for gap in gaps:
-            yield self._listeners.tell("gap", gap._record[DATA])
+            yield self._listeners.tell_gap(gap._record[DATA])
             gap.ack()
         self._let_go(gaps)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from inorder.errors import InvalidArgument
+from inorder.message import Gap
 from inorder.options import check_call
 from inorder.pool.task_crew import is_its_own_cancellation
 
@@ -22,7 +23,8 @@ class Listeners:
 
     EVENTS = ("message", "error", "gap", "close")
 
-    def __init__(self) -> None:
+    def __init__(self, subscription: str) -> None:
+        self._subscription = subscription
         self._by_event: dict[str, list[Handler]] = {event: [] for event in self.EVENTS}
 
     def add(self, event: str, handler: Handler) -> None:
@@ -57,6 +59,15 @@ class Listeners:
         if not self._by_event["error"]:
             _log.error("a message handler failed: %s", error, exc_info=error)
         return self.tell("error", error)
+
+    def tell_gap(self, gap: Gap) -> list[Awaitable[object]]:
+        """Tell what will not come; if nobody listens, the log: a key that goes on over a hole should not do so unseen."""
+        if not self._by_event["gap"]:
+            _log.warning(
+                "subscription %r: key %r goes on without %d message(s), positions %d to %d: %s",
+                *(self._subscription, gap.ordering_key, gap.count, gap.first_position, gap.last_position, gap.reason),
+            )
+        return self.tell("gap", gap)
 
 
 async def finish(awaitables: Iterable[Awaitable[object]]) -> None:

@@ -149,7 +149,7 @@ class ThreadStream(Stream):
     def call(self, message: Message) -> None:
         data = message._record[DATA]
         if isinstance(data, Gap):
-            finish_here(self._listeners.tell("gap", data))
+            finish_here(self._listeners.tell_gap(data))
             message.ack()
             return
         result = self._handler(message)
@@ -201,7 +201,7 @@ class TaskStream(Stream):
         return self._tell_gap(message)
 
     async def _tell_gap(self, message: Message) -> None:
-        await finish(self._listeners.tell("gap", message._record[DATA]))
+        await finish(self._listeners.tell_gap(message._record[DATA]))
         message.ack()
 
     def limit(self) -> int:

@@ -31,7 +31,7 @@ class Subscription:
         self.topic = topic
         self._connection = connection
         self._transport = connection.transport
-        self._listeners = Listeners()
+        self._listeners = Listeners(name)
         self._options: dict[str, Any] = {}  # set before the subscription exists
         self._stream: Stream | None = None
         self._opening = threading.RLock()
@@ -145,7 +145,7 @@ class Subscription:
 
     def pull(self, max_messages: int = 1) -> Pending[list[Message]]:
         """Up to so many messages that are there now, leased. "gap" listeners are told what is missing."""
-        return self._transport.pull(self.name, max_messages, lambda gap: finish_here(self._listeners.tell("gap", gap)))
+        return self._transport.pull(self.name, max_messages, lambda gap: finish_here(self._listeners.tell_gap(gap)))
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, as they come, until `close`. Answer each before asking for the next."""

@@ -20,11 +20,12 @@ from inorder.client.subscription import Subscription
 from inorder.consumers.partitions import PartitionedTopic
 from inorder.consumers.store import Store
 from inorder.errors import AlreadyExists, FailedPrecondition, InvalidArgument
-from inorder.message import Message
+from inorder.message import Gap, Message
 from inorder.options import SubscriptionOptions, check_name, known
 from inorder.pending import Pending
 
 Handler = Callable[[Message], Any]
+OnGap = Callable[[Gap], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,11 @@ class Queue(ABC):
         """Send messages in order; the ordering key of each is its group."""
 
     @abstractmethod
-    def consume(self, handler: Handler) -> Consuming:
-        """Begin to handle messages, as by `subscription.on("message", handler)`, until the reply is closed."""
+    def consume(self, handler: Handler, *, on_gap: OnGap | None = None) -> Consuming:
+        """Begin to handle messages, as by `subscription.on("message", handler)`, until the reply is closed.
+
+        `on_gap` is told, in their place, of messages that will not come, such as dead letters.
+        """
 
 
 class _TopicQueue(Queue):
@@ -169,8 +173,11 @@ class _TopicQueue(Queue):
         """For metrics, blocked keys and replay."""
         return self._topic.subscription(self.name)
 
-    def consume(self, handler: Handler) -> Consuming:
-        return self._topic.subscription(self.name).on("message", handler).open()
+    def consume(self, handler: Handler, *, on_gap: OnGap | None = None) -> Consuming:
+        subscription = self._topic.subscription(self.name).on("message", handler)
+        if on_gap is not None:
+            subscription.on("gap", on_gap)
+        return subscription.open()
 
 
 class PartitionedQueue(Queue):
@@ -194,8 +201,8 @@ class PartitionedQueue(Queue):
     def send_many(self, messages: Iterable[Message]) -> Pending[list[str]]:
         return self.topic.publish_many(messages)
 
-    def consume(self, handler: Handler) -> Consuming:
-        return self.consumers.join(handler)
+    def consume(self, handler: Handler, *, on_gap: OnGap | None = None) -> Consuming:
+        return self.consumers.join(handler, on_gap=on_gap)
 
 
 def _no_group(group: str | None, key: str | None = None) -> str | None:

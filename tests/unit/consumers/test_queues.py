@@ -135,6 +135,33 @@ def test_a_dead_letter_of_a_fifo_queue_leaves_a_gap_that_is_told(pubsub: PubSub)
     assert told[1:] == [b"2"]
 
 
+@pytest.mark.parametrize("kind", ["fifo", "fifo_groups", "partitioned", "partitioned, strict"])
+def test_who_consumes_a_queue_is_told_in_its_place_of_a_dead_letter(
+    kind: str, pubsub: PubSub, store: SqliteStore
+) -> None:
+    """ordering-guarantees Comparison and Gotcha 4."""
+    pubsub.topic("dead").create().result()
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+    make, group = getattr(Queue, kind.partition(",")[0]), None if kind == "fifo" else "a"
+    options = {"store": store, "partitions": 2, "strict": "strict" in kind} if "partitioned" in kind else {}
+    queue = make(pubsub, "ledger", dead_letter_policy=policy, **options)
+    told: list[str | bytes] = []
+
+    def handle(message: Message) -> None:
+        if message.data == b"2":
+            message.nack()
+        else:
+            told.append(message.data)
+            message.ack()
+
+    consuming = queue.consume(handle, on_gap=lambda gap: told.append(gap.reason))
+    for data in (b"1", b"2", b"3"):
+        queue.send(data, group=group).result()
+    wait_until(lambda: b"3" in told)
+    consuming.close()
+    assert told == [b"1", "dead_lettered", b"3"]
+
+
 def test_message_groups_are_in_order_each_and_do_not_wait_for_each_other(pubsub: PubSub) -> None:
     """ordering-guarantees Comparison and How 3: per-group FIFO, parallel across groups."""
     queue, handler = Queue.fifo_groups(pubsub, "orders"), Slow()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
@@ -24,6 +24,7 @@ from inorder.consumers.partitions.skew import live_skew
 from inorder.consumers.partitions.table import Table
 from inorder.consumers.store import Store
 from inorder.errors import Closed, FailedPrecondition, InorderError, InvalidArgument, NotFound
+from inorder.message import Gap
 from inorder.options import SubscriptionOptions, build, check_call, check_name, check_number, known
 from inorder.patterns.skew import SkewReport
 from inorder.pending import Pending
@@ -32,6 +33,8 @@ SESSION_SECONDS = 10.0  # of silence, after which a member's partitions go to ot
 BEATS = 4  # in each session: some may be late
 TICK_SECONDS = 0.02  # between two looks at the announcements
 OBSERVER = ""  # who only asks, and is no member
+
+OnGap = Callable[[Gap], Any]
 
 _log = logging.getLogger(__name__)
 
@@ -66,15 +69,27 @@ class Group:
             if subscription.exists().result():
                 subscription.delete().result()
 
-    def join(self, handler: Handler, *, member: str | None = None, session_seconds: float = SESSION_SECONDS) -> Member:
-        """Begin to consume: partitions come and go as members do. `handler` is as for `subscription.on("message")`."""
+    def join(
+        self,
+        handler: Handler,
+        *,
+        on_gap: OnGap | None = None,
+        member: str | None = None,
+        session_seconds: float = SESSION_SECONDS,
+    ) -> Member:
+        """Begin to consume: partitions come and go as members do.
+
+        `handler` and `on_gap` are as for `subscription.on("message")` and `on("gap")`.
+        """
         check_call("handler", handler)
+        if on_gap is not None:
+            check_call("on_gap", on_gap)
         check_number("session_seconds", session_seconds, above=0, up_to=600)
         if self.name not in self._table.load().groups:
             raise NotFound(f"group {self.name!r} does not exist; create it first")
         name = uuid.uuid4().hex if member is None else check_name("member", member)
         membership = self._membership(name, session_seconds)
-        return Member(self, membership, self._table, self._resizer, handler, session_seconds)
+        return Member(self, membership, self._table, self._resizer, handler, on_gap, session_seconds)
 
     def subscription(self, partition: int) -> Subscription:
         """The group's subscription on a partition: for its metrics, and its blocked keys."""
@@ -132,6 +147,7 @@ class Member:
         table: Table,
         resizer: Resizer,
         handler: Handler,
+        on_gap: OnGap | None,
         session_seconds: float,
     ) -> None:
         self.name = membership.member
@@ -141,6 +157,7 @@ class Member:
         self._resizer = resizer
         self._gate = Gate(table, resizer)
         self._handler = handler
+        self._on_gap = on_gap
         self._pause_seconds = session_seconds / BEATS
         self._open: dict[int, Subscription] = {}
         self._lock = threading.Lock()
@@ -171,8 +188,10 @@ class Member:
             if new:  # whoever planned them may not have come to make them
                 self._resizer.provide(self._table.known)
             for partition in new:
-                handler = self._gate.before(self._handler)
-                self._open[partition] = self._group.subscription(partition).on("message", handler).open()
+                subscription = self._group.subscription(partition).on("message", self._gate.before(self._handler))
+                if self._on_gap is not None:
+                    subscription.on("gap", self._on_gap)
+                self._open[partition] = subscription.open()
 
     def close(self) -> None:
         """Finish what runs, and leave the group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from datetime import datetime, timezone
 from typing import Any
@@ -58,6 +59,32 @@ class Gaps(HandlersCase):
 
         self.handle(way, subscription, handle)
         self.wait_until(lambda: received == ["2", "5"])
+
+    @pytest.mark.parametrize("read_by", ["handlers", "a loop", "pull"])
+    def test_a_gap_that_nobody_listens_to_is_logged(
+        self, way: Way, read_by: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """ordering-guarantees Gotcha 4: who skips a gap is warned."""
+        subscription = self.with_a_hole()
+        received: list[str] = []
+
+        def handle(message: Message) -> None:
+            received.append(text(message))
+            message.ack()
+
+        with caplog.at_level(logging.WARNING, "inorder.client"):
+            if read_by == "handlers":
+                self.handle(way, subscription, handle)
+                self.wait_until(lambda: "5" in received)
+            elif read_by == "a loop":
+                for message in subscription:
+                    handle(message)
+                    if "5" in received:
+                        break
+            while "5" not in received:
+                for message in result(subscription.pull(10)):
+                    handle(message)
+        assert f"{subscription.name!r}: key 'k' goes on without 2 message(s), positions 2 to 3: dropped" in caplog.text
 
     @pytest.mark.parametrize("awaited", [False, True], ids=["def", "async_def"])
     def test_a_listener_that_fails_stops_nobody(self, way: Way, awaited: bool) -> None:
