@@ -61,7 +61,7 @@ class Listeners:
         return self.tell("error", error)
 
     def tell_gap(self, gap: Gap) -> list[Awaitable[object]]:
-        """Tell what will not come; if nobody listens, the log: a key that goes on over a hole should not do so unseen."""
+        """Tell what will not come; if nobody listens, the log: a key does not go on over a hole unseen."""
         if not self._by_event["gap"]:
             _log.warning(
                 "subscription %r: key %r goes on without %d message(s), positions %d to %d: %s",

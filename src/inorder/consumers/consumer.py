@@ -8,6 +8,8 @@ acked too.
 
 from __future__ import annotations
 
+import logging
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
@@ -30,11 +32,32 @@ from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Work
 from inorder.errors import InorderError, InvalidArgument, InvalidEvent
 from inorder.message import Message
 from inorder.options import SubscriptionOptions
-from inorder.patterns.step import GAP, PARKED, QUARANTINED, RETRY, Batch, Event, Missing, Outcome
+from inorder.patterns.step import (
+    APPLIED,
+    DUPLICATE,
+    GAP,
+    PARKED,
+    QUARANTINED,
+    RETRY,
+    STALE,
+    Batch,
+    Event,
+    Missing,
+    Outcome,
+)
 
 S = TypeVar("S")
 
 LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
+
+# How loudly the log tells what did not go through as it came.
+LOUDNESS = {
+    DUPLICATE: logging.WARNING,
+    PARKED: logging.WARNING,
+    RETRY: logging.WARNING,
+    GAP: logging.WARNING,
+    STALE: logging.INFO,
+}
 
 STORED_PATTERN = ("on_messages", "dump", "load")  # what it must be able to do
 
@@ -42,6 +65,8 @@ Apply = Callable[[Applied, Any], object]
 ApplyAll = Callable[[Sequence[Applied], Any], object]
 OnGap = Callable[[Missing, Any], object]
 Changes = tuple[dict[str, Stored], dict[str, int]]  # what to write, and which versions to forget
+
+_log = logging.getLogger(__name__)
 
 
 class Consumer(Worker, Generic[S]):
@@ -117,6 +142,7 @@ class Consumer(Worker, Generic[S]):
                 raise Conflict(self.name, fences.keys())
             until = connection.until()
         self._recent.wrote(changes, batch.states, until)
+        self._log_what_is_odd(batch.emit, states)
         run.look_by(min(batch.wakes.values(), default=now_us + LOOK_US))
         again = {message_id_of(event) for fate, event in batch.emit if fate == RETRY}
         return _answers(messages, again, not_ours)
@@ -290,12 +316,14 @@ class Consumer(Worker, Generic[S]):
 
     def _wake_at_once(self, keys: Sequence[str]) -> None:
         now_us = self._clock.now_us()
+        emitted: list[Outcome] = []
         with self._store.transaction() as connection:
             states = States(connection, self.name)
             changes: dict[str, Stored] = {}
             forgotten: dict[str, int] = {}
             for key, (version, deliverer, fence, state, _) in states.load(keys).items():
                 step = self._pattern.on_timer(self._pattern.load(bytes(state)), now_us)
+                emitted += step.emit
                 self._take_effect(step.emit, connection, states, now_us)
                 if step.state is None:
                     forgotten[key] = version
@@ -303,6 +331,30 @@ class Consumer(Worker, Generic[S]):
                     after = self._pattern.dump(step.state)
                     changes[key] = Stored(version + 1, deliverer, fence, after, step.wake_at_us)
             states.save(changes, forgotten)
+        self._log_what_is_odd(emitted, states)
+
+    def _log_what_is_odd(self, emitted: Sequence[Outcome], states: States) -> None:
+        """What did not go through as it came, a line for each fate. Said when it is committed, and so once."""
+        if states.quarantined:
+            message_id, entity, reason, *_ = states.quarantined[0]
+            _log.warning(
+                "consumer %r: %d quarantined, the first: message %s of %r, %s",
+                *(self.name, len(states.quarantined), message_id, entity, reason),
+            )
+        fates = {fate for fate, _ in emitted}
+        if fates <= APPLIED:
+            return
+        for fate, level in LOUDNESS.items():
+            if fate in fates and (fate != GAP or self._on_gap is None):
+                found = [event for one, event in emitted if one == fate]
+                _log.log(level, "consumer %r: %d %s, the first: %s", self.name, len(found), fate, _shown(found[0]))
+
+
+def _shown(event: Event) -> str:
+    """An event, or what is missing, for a line of the log."""
+    if isinstance(event, Missing):
+        return f"{event.key!r} goes on without {event.first} to {event.last}, {event.reason}"
+    return f"message {message_id_of(event)}, {reprlib.repr(event[:-1])}"
 
 
 def _check_pattern(pattern: object) -> None:

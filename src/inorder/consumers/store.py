@@ -171,6 +171,7 @@ class States:
     def __init__(self, connection: Connection, consumer: str) -> None:
         self._connection = connection
         self._consumer = consumer
+        self.quarantined: list[Row] = []  # in this transaction
 
     def load(self, entities: Collection[str]) -> dict[str, Stored]:
         """What is known of entities; they are locked, in one order, so that no two wait for each other."""
@@ -272,3 +273,4 @@ class States:
             VALUES (:consumer, :message_id, :entity, :reason, :since_us, :data, :attributes) ON CONFLICT DO NOTHING""",
             [(self._consumer, *row)],
         )
+        self.quarantined.append(row)

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import logging
+import re
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -279,6 +281,75 @@ def test_an_error_of_the_pattern_s_policy_is_told_and_the_message_comes_again(da
             wait_until(lambda: here.backlog == 1 and here.errors)
     assert "released before" in str(here.errors[0])
     assert [event[0] for event in database.effects()] == ["a", "b"]
+
+
+# -- the log ---------------------------------------------------------------------------------------------
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Level and text of what a consumer said, without the ids of messages."""
+    told = ((record.levelname, record.getMessage()) for record in caplog.records if "consumer" in record.name)
+    return [(level, re.sub("message [^ ,]+", "message ID", line)) for level, line in told]
+
+
+def test_duplicates_and_what_comes_out_of_order_are_warned_of(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ordering-guarantees Pattern 1: a duplicate, and a gap that was detected, are warnings in the log."""
+    with desk(database) as here, caplog.at_level(logging.INFO, "inorder.consumers"):
+        here.publish([("a", 1), ("a", 1), ("a", 3), ("a", 4), ("a", 2)])
+        here.consume(PARKING)
+    assert numbers(database) == [1, 2, 3, 4]
+    assert logged(caplog) == [
+        ("WARNING", "consumer 'worker': 1 duplicate, the first: message ID, ('a', 1)"),
+        ("WARNING", "consumer 'worker': 2 parked, the first: message ID, ('a', 3)"),
+    ]
+
+
+def test_a_stale_write_is_logged(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """ordering-guarantees Pattern 3: what is older than what is stored is skipped, and the log says so."""
+    with desk(database) as here, caplog.at_level(logging.INFO, "inorder.consumers"):
+        here.publish([("a", 200, "web", "new"), ("a", 100, "web", "old")])
+        here.consume(LastWriteWins())
+    assert [event[3] for event in database.effects()] == ["new"]
+    assert logged(caplog) == [("INFO", "consumer 'worker': 1 stale, the first: message ID, ('a', 100, 'web', 'old')")]
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_gap_that_is_given_up_is_warned_of_unless_somebody_listens(
+    database: Database, listens: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ordering-guarantees Gotcha 4: what is missing is waited for with a timeout, or skipped with a warning."""
+    clock = ManualClock()
+    gaps: list[Any] = []
+    on_gap = (lambda missing, _: gaps.append(missing)) if listens else None
+    pattern = Resequencer(gap_timeout_seconds=30, when_full="gap")
+    with desk(database, clock) as here, caplog.at_level(logging.INFO, "inorder.consumers"):
+        here.publish([("a", 1), ("a", 4)])
+        with here.consumer(pattern, on_gap=on_gap):
+            here.drained()
+            clock.advance(30)
+            wait_until(lambda: numbers(database) == [1, 4])
+    told = [line for _, line in logged(caplog) if "gap" in line]
+    assert told == ([] if listens else ["consumer 'worker': 1 gap, the first: 'a' goes on without 2 to 3, timeout"])
+    assert len(gaps) == listens
+
+
+def test_what_is_put_into_quarantine_is_warned_of(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    with desk(database) as here, caplog.at_level(logging.INFO, "inorder.consumers"):
+        here.publish([("a", 1), ("a", -1), ("a", "two")])
+        here.consume(PARKING)
+    assert len(quarantine(database)) == 2
+    [(level, line)] = logged(caplog)
+    assert level == "WARNING"
+    assert line.startswith("consumer 'worker': 2 quarantined, the first: message ID of 'a', cannot be read: ")
+
+
+def test_what_comes_in_order_is_not_logged(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    with desk(database) as here, caplog.at_level(logging.INFO, "inorder.consumers"):
+        here.publish([("a", 1), ("a", 2), ("b", 1)])
+        here.consume(PARKING)
+    assert logged(caplog) == []
 
 
 # -- time ------------------------------------------------------------------------------------------------
