@@ -102,6 +102,15 @@ def merge(options: T, changes: Mapping[str, Any]) -> T:
     return type(options)(**{**current, **known(type(options), changes)})
 
 
+def named(cls: type[Any], given: object, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `cls` by their proper names: all of an instance, or those of a mapping, and keywords on top."""
+    if given is None or isinstance(given, Mapping):
+        return known(cls, {**(given or {}), **more})
+    if not isinstance(given, cls):
+        raise InvalidArgument(f"options: expected {cls.__name__} or a mapping, not {type(given).__name__}")
+    return {field.name: getattr(given, field.name) for field in fields(cls)} | known(cls, more)
+
+
 def known(cls: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` under its proper names: aliases resolved, unknown names refused with the closest one."""
     aliases = ALIASES.get(cls, {})

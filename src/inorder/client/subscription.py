@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -16,7 +16,7 @@ from inorder.clock import Clock
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
 from inorder.message import Message
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, Unacked
-from inorder.options import SubscriptionOptions, build, check_flag, check_name, check_whole, known
+from inorder.options import SubscriptionOptions, build, check_flag, check_name, check_whole, named
 from inorder.pending import Pending
 
 H = TypeVar("H", bound=Handler)
@@ -44,7 +44,9 @@ class Subscription:
 
     # -- existence and options ---------------------------------------------------------------------
 
-    def create(self, **options: Any) -> Pending[Subscription]:
+    def create(
+        self, options: SubscriptionOptions | Mapping[str, Any] | None = None, /, **more: Any
+    ) -> Pending[Subscription]:
         """Create the subscription; it gets what is published from now on."""
 
         def create() -> Pending[None]:
@@ -52,7 +54,7 @@ class Subscription:
                 raise FailedPrecondition(
                     f"subscription {self.name!r} names no topic: create it by topic.subscription({self.name!r})"
                 )
-            given = {**self._options, **known(SubscriptionOptions, options)}
+            given = {**self._options, **named(SubscriptionOptions, options, more)}
             return self._transport.create_subscription(self.name, self.topic, build(SubscriptionOptions, given))
 
         return Pending.run(create).then(lambda created: created).map(lambda _: self)
@@ -75,11 +77,13 @@ class Subscription:
 
         return self._transport.get_subscription(self.name).map(found)
 
-    def set_options(self, **options: Any) -> Pending[None]:
+    def set_options(
+        self, options: SubscriptionOptions | Mapping[str, Any] | None = None, /, **more: Any
+    ) -> Pending[None]:
         """Change options; of a subscription that does not exist yet, those it will be created with."""
 
         def change(exists: bool) -> Pending[None]:
-            changes = known(SubscriptionOptions, options)
+            changes = named(SubscriptionOptions, options, more)
             if exists:
                 return self._transport.update_subscription(self.name, changes)
             build(SubscriptionOptions, {**self._options, **changes})

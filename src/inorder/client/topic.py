@@ -11,7 +11,7 @@ from inorder.client.subscription import Subscription
 from inorder.errors import InvalidMessage, TopicNotFound
 from inorder.message import Message, check_ordering_key
 from inorder.metadata import TopicMetadata
-from inorder.options import TopicOptions, build, check_name
+from inorder.options import PublishOptions, TopicOptions, build, check_name, named
 from inorder.pending import Pending
 
 
@@ -33,10 +33,10 @@ class Topic:
         self._tracing = connection.tracing
         self._publisher = connection.publisher(name)
 
-    def create(self, **options: Any) -> Pending[Topic]:
+    def create(self, options: TopicOptions | Mapping[str, Any] | None = None, /, **more: Any) -> Pending[Topic]:
         """Create the topic. `AlreadyExists` if it is there."""
         return (
-            Pending.run(lambda: build(TopicOptions, None, **options))
+            Pending.run(lambda: build(TopicOptions, options, **more))
             .then(lambda checked: self._transport.create_topic(self.name, checked))
             .map(lambda _: self)
         )
@@ -92,9 +92,9 @@ class Topic:
         answer.add_done_callback(publication.answered)
         return answer
 
-    def set_publish_options(self, **options: Any) -> None:
+    def set_publish_options(self, options: PublishOptions | Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """How this topic is published to from now on: `message_ordering`, `batching`, `flow_control`."""
-        self._publisher.set_options(options)
+        self._publisher.set_options(named(PublishOptions, options, more))
 
     def flush(self) -> Pending[None]:
         """Send what is collected; done when everything published before is answered."""

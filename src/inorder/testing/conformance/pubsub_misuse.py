@@ -14,13 +14,14 @@ from inorder.errors import (
     InvalidArgument,
     InvalidName,
     NotFound,
+    OrderingNotEnabled,
     SubscriptionAlreadyExists,
     SubscriptionNotFound,
     TopicAlreadyExists,
     TopicNotFound,
 )
 from inorder.message import Message
-from inorder.options import SubscriptionOptions
+from inorder.options import Batching, PublishOptions, SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
 from inorder.testing.conformance.pubsub_case import PubSubCase, Wait, Way, result, text, texts
 
@@ -138,6 +139,36 @@ class SubscriptionOptionsOfAHandle(PubSubCase):
         assert (options.enable_message_ordering, options.ack_deadline_seconds) == (True, 20)
         self.publish("1", "2", key="k")
         assert texts(wait(subscription.pull(10))) == ["1"]
+
+    def test_options_may_be_an_instance_or_a_mapping_with_keywords_on_top(self, wait: Wait) -> None:
+        topic = self.topic()
+        first, second = topic.subscription("first"), topic.subscription("second")
+        wait(first.create(SubscriptionOptions(message_ordering=True, ack_deadline=20), max_outstanding_per_key=5))
+        wait(second.create({"message_ordering": True, "ack_deadline": 20}, max_outstanding_per_key=5))
+        options = SubscriptionOptions(message_ordering=True, ack_deadline=20, max_outstanding_per_key=5)
+        assert wait(first.metadata()).options == wait(second.metadata()).options == options
+        wait(first.set_options({"ack_deadline": 30}))
+        assert wait(first.metadata()).options.max_outstanding_per_key == 5
+        wait(second.set_options(SubscriptionOptions(ack_deadline=30)))  # an instance says all of them
+        assert wait(second.metadata()).options == SubscriptionOptions(ack_deadline=30)
+        wrong: Any
+        for wrong in (5, "message_ordering", PublishOptions()):
+            for call in (first.set_options, topic.subscription("third").create, self.pubsub.topic("other").create):
+                with pytest.raises(InvalidArgument, match="Options or a mapping, not"):
+                    wait(call(wrong))
+
+    def test_options_of_a_topic_may_be_an_instance_or_a_mapping_with_keywords_on_top(self, wait: Wait) -> None:
+        topic = self.pubsub.topic("orders")
+        wait(topic.create(TopicOptions(annotations="x"), message_retention_duration=600))
+        assert wait(topic.metadata()).options == TopicOptions(annotations="x", message_retention_duration=600)
+        for options in (PublishOptions(message_ordering=False), {"message_ordering": False}):
+            topic.set_publish_options(options)
+            with pytest.raises(OrderingNotEnabled):
+                wait(topic.publish_message(b"1", ordering_key="k"))
+            topic.set_publish_options(options, message_ordering=True)
+            assert wait(topic.publish_message(b"1", ordering_key="k"))
+        with pytest.raises(InvalidArgument, match="expected PublishOptions or a mapping, not Batching"):
+            topic.set_publish_options(Batching())  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("options", "words"),
