@@ -132,7 +132,10 @@ class Results(Generic[Out]):
     # -- steering ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take nothing more from the source; the loop ends when what was taken has been put out."""
+        """Ask the source for nothing more; the loop ends when what was taken has been put out.
+
+        What the source is about to give is still taken, or it would be lost: one that waits keeps the loop waiting.
+        """
         with self._beginning:
             self._drained = True
         if self._run is not None:

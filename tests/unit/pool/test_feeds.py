@@ -193,6 +193,32 @@ def test_a_task_that_waits_for_its_source_can_be_stopped() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("kind", [FeedThread, FeedTask])
+def test_what_a_source_is_about_to_give_when_it_is_drained_is_not_lost(kind: type[Feed]) -> None:
+    asked, given = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[int]:
+        asked.set()
+        assert given.wait(PATIENCE_SECONDS)
+        yield 1
+        yield 2
+
+    async def slow_async() -> AsyncIterator[int]:
+        for number in slow():
+            yield number
+
+    async def main() -> None:
+        intake, loop = Intake(9), asyncio.get_running_loop()
+        feed = FeedTask(slow_async(), loop) if kind is FeedTask else FeedThread(slow())
+        threading.Thread(target=lambda: [asked.wait(PATIENCE_SECONDS), feed.drain(), given.set()]).start()
+        feed.start(intake)
+        await feed.gone()
+        assert intake.ended.wait(PATIENCE_SECONDS)
+        assert intake.items == [1]
+
+    asyncio.run(main())
+
+
 def test_a_feed_may_be_told_something_when_its_loop_is_gone() -> None:
     feeds: list[FeedTask] = []
 
