@@ -21,7 +21,7 @@ from inorder.consumers.partitions import PartitionedTopic
 from inorder.consumers.store import Store
 from inorder.errors import AlreadyExists, FailedPrecondition, InvalidArgument
 from inorder.message import Gap, Message
-from inorder.options import SubscriptionOptions, check_name, known
+from inorder.options import STANDARD_RETRY, SubscriptionOptions, check_name, known
 from inorder.pending import Pending
 
 Handler = Callable[[Message], Any]
@@ -56,7 +56,10 @@ class Queue(ABC):
 
     @classmethod
     def standard(cls, pubsub: PubSub, name: str, **options: Any) -> Queue:
-        """No order: every message by itself, to whoever is free. `options` are those of a subscription."""
+        """No order: every message by itself, to whoever is free. `options` are those of a subscription.
+
+        Without a `retry_policy` a message that fails waits a tenth of a second, then twice as long, up to ten seconds.
+        """
         return _TopicQueue(pubsub, name, STANDARD, _no_group, options)
 
     @classmethod
@@ -117,7 +120,8 @@ class _TopicQueue(Queue):
         self._key = key
         self._topic = pubsub.topic(name)
         ordered = {"enable_message_ordering": guarantees is not STANDARD}
-        checked = {**ordered, **known(SubscriptionOptions, options)}
+        defaults = {"retry_policy": STANDARD_RETRY} if guarantees is STANDARD else {}
+        checked = {**ordered, **defaults, **known(SubscriptionOptions, options)}
         if not ordered.items() <= checked.items():
             raise InvalidArgument(
                 f"enable_message_ordering: a queue of the kind {guarantees.kind!r} sets it itself, "

@@ -10,6 +10,7 @@ import pytest
 from inorder import Gap, Message, PubSub
 from inorder.consumers import Queue, SqliteStore
 from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.options import STANDARD_RETRY
 
 PATIENCE_SECONDS = 10
 
@@ -64,6 +65,34 @@ def test_a_standard_queue_handles_everything_at_once(pubsub: PubSub) -> None:
         wait_until(lambda data=data: data in handler.done)  # type: ignore[misc]
     consuming.close().result()
     assert handler.done == [b"3", b"1", b"2"]
+
+
+@pytest.mark.parametrize("options", [{}, {"flow_control": {"max_messages": 1}}], ids=["many", "one at a time"])
+def test_a_message_that_fails_for_ever_keeps_no_other_of_a_standard_queue_waiting(
+    pubsub: PubSub, options: dict[str, Any]
+) -> None:
+    """ordering-guarantees Comparison and How 7, ordering-in-event-driven-systems Trade-off: failures are isolated."""
+    queue = Queue.standard(pubsub, "mail", **options)
+    done: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        if message.data == b"1":
+            message.nack()
+        else:
+            done.append(message.data)
+            message.ack()
+
+    queue.send_many([Message(b"1"), Message(b"2"), Message(b"3")]).result()
+    consuming = queue.consume(handle)
+    wait_until(lambda: len(done) == 2)
+    consuming.close().result()
+    assert sorted(done) == [b"2", b"3"]
+
+
+def test_who_wants_a_standard_queue_to_retry_at_once_says_so(pubsub: PubSub) -> None:
+    Queue.standard(pubsub, "a"), Queue.standard(pubsub, "b", retry_policy=None), Queue.fifo(pubsub, "c")
+    found = [pubsub.subscription(name).metadata().result().options.retry_policy for name in "abc"]
+    assert found == [STANDARD_RETRY, None, None]
 
 
 def test_a_retry_on_a_standard_queue_is_overtaken(pubsub: PubSub) -> None:
