@@ -43,7 +43,7 @@ class Guarantees:
 class Consuming(Protocol):
     """A handler at work; `close` finishes what runs."""
 
-    def close(self) -> Any: ...
+    def close(self) -> Pending[None]: ...
 
 
 class Queue(ABC):

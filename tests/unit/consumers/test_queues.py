@@ -187,7 +187,7 @@ def test_who_consumes_a_queue_is_told_in_its_place_of_a_dead_letter(
     for data in (b"1", b"2", b"3"):
         queue.send(data, group=group).result()
     wait_until(lambda: b"3" in told)
-    consuming.close()
+    consuming.close().result()  # of every kind
     assert told == [b"1", "dead_lettered", b"3"]
 
 

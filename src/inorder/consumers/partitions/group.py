@@ -193,8 +193,8 @@ class Member:
                     subscription.on("gap", self._on_gap)
                 self._open[partition] = subscription.open()
 
-    def close(self) -> None:
-        """Finish what runs, and leave the group."""
+    def close(self) -> Pending[None]:
+        """Finish what runs, and leave the group; done when it returns. As of a subscription, it can be waited for."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -202,6 +202,7 @@ class Member:
             self._close(set(self._open))
             self._membership.leave()
             self._table.announce()
+        return Pending.of(None)
 
     def _close(self, partitions: set[int]) -> None:
         """Stop with partitions, all at once; done when their handlers are."""
