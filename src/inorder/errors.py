@@ -29,6 +29,17 @@ class InorderError(Exception):
 
     code: Code
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors travel between processes. Python would make one anew of its text, around which its class puts the
+        # words that are in there already, if it takes a text at all.
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(kind: type[InorderError], args: tuple[Any, ...]) -> InorderError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
 
 class InvalidArgument(InorderError):
     """The call is wrong whatever the state of the broker; repeating it cannot help."""

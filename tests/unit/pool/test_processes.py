@@ -168,6 +168,10 @@ def test_an_error_that_cannot_travel_is_told_by_another_one(fn: Callable[[int], 
     assert run(fn, [1, 2]) == [text, text]
 
 
+def test_an_error_of_ours_arrives_in_its_own_words() -> None:
+    assert run(victims.not_found_on_three, [2, 3]) == [2, "TopicNotFound: Topic not found: orders"]
+
+
 def test_a_function_that_leaves_makes_the_reader_leave() -> None:
     with pytest.raises(SystemExit):
         run(victims.leave, [1], on_error="skip")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inorder.errors import TopicNotFound
+
 
 def double(item: int) -> int:
     return 2 * item
@@ -41,6 +43,12 @@ def jitter(item: int) -> int:
 def process_id(item: int) -> int:
     time.sleep(0.01)
     return os.getpid()
+
+
+def not_found_on_three(item: int) -> int:
+    if item == 3:
+        raise TopicNotFound("orders")
+    return item
 
 
 def exit_on_three(item: int) -> int:
