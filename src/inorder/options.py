@@ -241,10 +241,6 @@ class RetryPolicy:
         return float(min(self.minimum_backoff * 2**doublings, self.maximum_backoff))
 
 
-# Of a queue without order: at once, what failed would come before all that was never out, and they would wait for it.
-STANDARD_RETRY = RetryPolicy(minimum_backoff=0.1, maximum_backoff=10)
-
-
 @dataclass(frozen=True, slots=True)
 class DeadLetterPolicy:
     """Where a message goes that failed `max_delivery_attempts` times.

@@ -50,12 +50,12 @@ S = TypeVar("S")
 
 LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
 
-# How loudly the log tells what did not go through as it came.
+# How loudly the log tells what did not go through as it came. What comes early or late is why there is a pattern.
 LOUDNESS = {
     DUPLICATE: logging.WARNING,
-    PARKED: logging.WARNING,
-    RETRY: logging.WARNING,
     GAP: logging.WARNING,
+    PARKED: logging.INFO,
+    RETRY: logging.INFO,
     STALE: logging.INFO,
 }
 
@@ -345,7 +345,7 @@ class Consumer(Worker, Generic[S]):
         if fates <= APPLIED:
             return
         for fate, level in LOUDNESS.items():
-            if fate in fates and (fate != GAP or self._on_gap is None):
+            if fate in fates and _log.isEnabledFor(level) and (fate != GAP or self._on_gap is None):
                 found = [event for one, event in emitted if one == fate]
                 _log.log(level, "consumer %r: %d %s, the first: %s", self.name, len(found), fate, _shown(found[0]))
 

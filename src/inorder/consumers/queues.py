@@ -21,8 +21,11 @@ from inorder.consumers.partitions import PartitionedTopic
 from inorder.consumers.store import Store
 from inorder.errors import AlreadyExists, FailedPrecondition, InvalidArgument
 from inorder.message import Gap, Message
-from inorder.options import STANDARD_RETRY, SubscriptionOptions, check_name, known
+from inorder.options import RetryPolicy, SubscriptionOptions, check_name, known
 from inorder.pending import Pending
+
+# At once, what failed would come before all that was never out, and where there is no order none should wait for it.
+STANDARD_RETRY = RetryPolicy(minimum_backoff=0.1, maximum_backoff=10)
 
 Handler = Callable[[Message], Any]
 OnGap = Callable[[Gap], Any]

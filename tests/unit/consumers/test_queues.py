@@ -9,8 +9,8 @@ import pytest
 
 from inorder import Gap, Message, PubSub
 from inorder.consumers import Queue, SqliteStore
+from inorder.consumers.queues import STANDARD_RETRY
 from inorder.errors import FailedPrecondition, InvalidArgument
-from inorder.options import STANDARD_RETRY
 
 PATIENCE_SECONDS = 10
 
