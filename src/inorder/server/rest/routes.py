@@ -9,6 +9,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 WHOLE = "*"  # the body is the request
+_SLASH = re.compile("%(2f)", re.IGNORECASE)  # is left as it is in what has segments, by the rules of google.api.http
 
 _TOPIC, _SUBSCRIPTION = "projects/*/topics/*", "projects/*/subscriptions/*"
 _SNAPSHOT, _SCHEMA = "projects/*/snapshots/*", "projects/*/schemas/*"
@@ -79,7 +80,7 @@ def route_of(method: str, path: str) -> Route | None:
     """What is meant, if anything is."""
     for pattern, (service, call, body, field) in _patterns().get(method, ()):
         if found := pattern.fullmatch(path):
-            return Route(service, call, body, field, unquote(found[1]))
+            return Route(service, call, body, field, unquote(_SLASH.sub(r"%25\1", found[1])))
     return None
 
 
@@ -95,7 +96,7 @@ def _patterns() -> Mapping[str, list[tuple[re.Pattern[str], tuple[str, str, str,
         for method, path, call, body in routes:
             field, resource, rest = re.fullmatch(r"\{([\w.]+)=([^}]+)\}(.*)", path).groups()  # type: ignore[union-attr]
             # A colon begins a verb, but may also be within a project.
-            named = resource.replace("*/", "[^/]+/").replace("*", "[^/:]+")
+            named = resource.replace("projects/*", "projects/[^/]+").replace("*", "[^/:]+")
             found.setdefault(method, []).append(
                 (re.compile(rf"/v1/({named}){re.escape(rest)}"), (service, call, body, field))
             )

@@ -18,7 +18,10 @@ from inorder.server.status import invalid
 Proto: TypeAlias = Any  # a message of protobuf, which has no types
 
 # Parameters of all of Google's APIs, which are not fields of a request; others of them begin with a dollar.
-_SYSTEM = {"access_token", "alt", "callback", "fields", "key", "oauth_token", "prettyPrint", "quotaUser", "uploadType"}
+_SYSTEM = {
+    *("access_token", "alt", "callback", "fields", "key", "oauth_token"),
+    *("prettyPrint", "quotaUser", "uploadType", "upload_protocol"),
+}
 
 
 def request_of(route: Route, kind: Any, query: Iterable[tuple[str, str]], body: bytes) -> bytes:
@@ -27,6 +30,8 @@ def request_of(route: Route, kind: Any, query: Iterable[tuple[str, str]], body: 
     own = [(name, value) for name, value in query if name not in _SYSTEM and not name.startswith("$")]
     try:
         if route.body == WHOLE:
+            if own:
+                raise ValueError(f"{own[0][0]!r} is a parameter, and belongs into the body, which is the whole request")
             _parse(body, request)
         else:
             json_format.ParseDict(_tree(request.DESCRIPTOR, own), request)
@@ -57,6 +62,8 @@ def _tree(descriptor: Any, parameters: Sequence[tuple[str, str]]) -> dict[str, A
         for parent in parents:
             field = _field(fields, parent)
             fields, branch = getattr(field, "message_type", None), branch.setdefault(parent, {})
+            if not isinstance(branch, dict):
+                raise ValueError(f"{parent!r} has a value, and so no field for {name!r}")
         field = _field(fields, last)
         known: Any = value
         if field is not None and field.type == field.TYPE_BOOL:
