@@ -221,6 +221,23 @@ def test_parameters_are_fields_of_fields_too(subscribed: Rest) -> None:
     assert subscribed("GET", f"/v1/{TOPIC}:getIamPolicy?nothing.at.all=3")[0] == 400
 
 
+def test_a_parameter_that_would_not_be_read_is_refused(subscribed: Rest) -> None:
+    for path, name in (
+        (f"/v1/{SUBSCRIPTION}:pull?maxMessages=1", "maxMessages"),
+        (f"/v1/{TOPIC}:getIamPolicy?options=3&options.requestedPolicyVersion=3", "options"),
+        (f"/v1/{TOPIC}:getIamPolicy?options.requestedPolicyVersion=3&options=3", "options"),
+    ):
+        status, told = subscribed("GET" if "getIam" in path else "POST", path)
+        assert (status, told["error"]["status"]) == (400, "INVALID_ARGUMENT")
+        assert name in told["error"]["message"]
+
+
+def test_parameters_of_all_of_googles_apis_are_no_fields(subscribed: Rest) -> None:
+    system = "$.xgafv=1&access_token=a&alt=json&callback=c&fields=f&key=k&oauth_token=o&prettyPrint=true&quotaUser=q"
+    for method, path in (("GET", TOPIC), ("PUT", "projects/shop/topics/another")):
+        assert subscribed(method, f"/v1/{path}?{system}&upload_protocol=raw&uploadType=media")[0] == 200
+
+
 def test_enums_are_words_unless_numbers_are_asked_for(rest: Rest) -> None:
     definition = {"type": "AVRO", "definition": '{"type": "record", "name": "R", "fields": []}'}
     assert rest("POST", "/v1/projects/shop/schemas?schemaId=orders", definition)[1]["type"] == "AVRO"
@@ -234,6 +251,13 @@ def test_names_may_be_escaped_and_projects_have_colons(rest: Rest) -> None:
         rest("PUT", "/v1/projects/example.com:shop/topics/a%2Bb")[1]["name"] == "projects/example.com:shop/topics/a+b"
     )
     assert rest("GET", "/v1/projects/example.com:shop/topics/a+b")[0] == 200
+    for kind, found in (("topics", 1), ("subscriptions", 0), ("snapshots", 0), ("schemas", 0)):
+        status, listed = rest("GET", f"/v1/projects/example.com:shop/{kind}")
+        assert (status, len(listed.get(kind, []))) == (200, found)
+
+
+def test_an_escaped_slash_in_a_name_stays_escaped(rest: Rest) -> None:
+    assert rest("PUT", "/v1/projects/shop/topics/a%2fb%2Fc")[1]["name"] == "projects/shop/topics/a%2fb%2Fc"
 
 
 @pytest.mark.parametrize(
@@ -313,14 +337,25 @@ def test_who_asks_before_it_sends_is_answered(subscribed: Rest) -> None:
     assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
 
 
+def test_who_asks_before_it_sends_too_much_need_not_send_it(rest: Rest) -> None:
+    head = f"POST /v1/{TOPIC}:publish HTTP/1.1\r\nContent-Length: 20000000\r\nExpect: 100-continue\r\n\r\n"
+    assert rest.raw(head.encode()).startswith(b"HTTP/1.1 413 ")
+
+
+def test_an_old_client_does_not_know_what_it_means_to_go_on(subscribed: Rest) -> None:
+    head = f"GET /v1/{TOPIC} HTTP/1.0\r\nExpect: 100-continue\r\n\r\n"
+    assert subscribed.raw(head.encode()).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 def test_an_old_client_is_answered_and_its_connection_closed(subscribed: Rest) -> None:
     assert f'"name": "{TOPIC}"'.encode() in subscribed.raw(f"GET /v1/{TOPIC} HTTP/1.0\r\n\r\n".encode())
 
 
 def test_a_head_alone_has_no_body(subscribed: Rest) -> None:
-    answer = subscribed.raw(b"HEAD /v1/x HTTP/1.1\r\nConnection: close\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 404")
-    assert answer.endswith(b"\r\n\r\n")
+    for path, status in (("/", 200), (f"/v1/{TOPIC}", 200), ("/v1/x", 404)):
+        answer = subscribed.raw(f"HEAD {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert answer.endswith(b"\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -330,6 +365,9 @@ def test_a_head_alone_has_no_body(subscribed: Rest) -> None:
         (b"GET / HTTP/2.0\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nno header\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nA: b\rc\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nA: b\0c\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # https
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
@@ -416,6 +454,16 @@ def test_a_server_that_stops_answers_who_waits(subscribed: Rest) -> None:
         subscribed.running.stop()
         response = waiting.getresponse()
         assert (response.status, json.loads(response.read())["error"]["status"]) == (503, "UNAVAILABLE")
+
+
+def test_a_server_that_stops_says_nothing_of_connections_that_are_kept(
+    subscribed: Rest, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(subscribed.connection()) as kept:
+        kept.request("GET", "/")
+        assert kept.getresponse().read() == b"Ok\n"
+        subscribed.running.stop()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 # -- who may ---------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ REQUEST_SECONDS = 60.0  # to send a request that was begun, and to take an answe
 LINGER_SECONDS = 2.0  # for who still sends what was refused: else it might never read why
 
 _REQUEST_LINE = re.compile(r"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
-_HEADER = re.compile(r"([!#$%&'*+.^`|~\w-]+):[ \t]*(.*?)[ \t]*", re.ASCII)
+_HEADER = re.compile(r"([!#$%&'*+.^`|~\w-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*", re.ASCII)
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n")
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Request(NamedTuple):
-    method: str
+    method: str  # GET also if only its head is wanted
     path: str  # as it was sent
     query: str
     headers: Mapping[str, str]  # names in small letters
@@ -89,17 +89,19 @@ class HttpServer:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.current_task()
-        assert connection is not None
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: asyncio takes the end of one that it made, by a cancellation, for a mistake to log.
+        connection = asyncio.create_task(self._connection(reader, writer))
         self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if len(self._connections) <= self._max_connections:
                 await self._converse(_Incoming(reader), writer)
         except (_Gone, TimeoutError, OSError):
             pass  # whoever asked has gone, or never asked
         finally:
-            self._connections.discard(connection)
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
@@ -121,13 +123,18 @@ class HttpServer:
 
     async def _exchange(self, incoming: _Incoming, writer: asyncio.StreamWriter, room: _Room) -> bool:
         """One request and its answer; whether there may be another."""
+        if incoming.is_tls:  # of which no end of a head would ever come
+            raise _Bad(HTTPStatus.BAD_REQUEST, "This port speaks http, and not https.")
         async with asyncio.timeout(REQUEST_SECONDS):
             head = _Head.of(await incoming.until(b"\r\n\r\n", MAX_HEAD_BYTES))
+            size = head.size()
+            room.take(size or 0)
             if head.waits_for_a_word:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            body = await head.body(incoming, room)
+            body = await _chunks(incoming, room) if size is None else await incoming.exactly(size)
         peer = writer.get_extra_info("peername")[:2]
-        response = await self._answered(incoming, Request(head.method, head.path, head.query, head.headers, body, peer))
+        method = "GET" if head.method == "HEAD" else head.method
+        response = await self._answered(incoming, Request(method, head.path, head.query, head.headers, body, peer))
         await _send(writer, response, "keep-alive" if head.keep else "close", head_only=head.method == "HEAD")
         return head.keep
 
@@ -171,6 +178,7 @@ class _Head:
     path: str
     query: str
     headers: Mapping[str, str]
+    old: bool  # of HTTP/1.0
     keep: bool  # the connection, for another request
 
     @classmethod
@@ -189,28 +197,29 @@ class _Head:
         method, target, minor = line.groups()
         path, _, query = re.sub(r"^https?://[^/?]*", "", target, flags=re.IGNORECASE).partition("?")
         wishes = {wish.strip().lower() for wish in headers.get("connection", "").split(",")}
-        keep = "close" not in wishes if minor == "1" else "keep-alive" in wishes
-        return cls(method, path or "/", query, headers, keep)
+        old = minor == "0"
+        keep = "keep-alive" in wishes if old else "close" not in wishes
+        return cls(method, path or "/", query, headers, old, keep)
 
     @property
     def waits_for_a_word(self) -> bool:
         """Before it sends its body."""
-        return self.headers.get("expect", "").lower() == "100-continue"
+        return not self.old and self.headers.get("expect", "").lower() == "100-continue"
 
-    async def body(self, incoming: _Incoming, room: _Room) -> bytes:
+    def size(self) -> int | None:
+        """Of the body, in bytes; None if it comes in chunks."""
         length, coding = self.headers.get("content-length"), self.headers.get("transfer-encoding")
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise _Bad(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send the body as it is, without a Content-Encoding.")
         if coding is not None:
             if length is not None or coding.lower() != "chunked":  # of two who disagree where it ends one is deceived
                 raise _Bad(HTTPStatus.BAD_REQUEST, "Say how long the body is by Content-Length, or send it in chunks.")
-            return await _chunks(incoming, room)
+            return None
         if length is None:
-            return b""
+            return 0
         if not _LENGTH.fullmatch(length):
             raise _Bad(HTTPStatus.BAD_REQUEST, "Content-Length is one whole number, of up to 15 digits.")
-        room.take(int(length))
-        return await incoming.exactly(int(length))
+        return int(length)
 
 
 async def _chunks(incoming: _Incoming, room: _Room) -> bytes:
@@ -266,6 +275,11 @@ class _Incoming:
             self._buffer.clear()
             await self._more()
         del self._buffer[: len(self._buffer) - len(self._buffer.lstrip(b"\r\n"))]
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether what has begun is a handshake, of a client that takes this for another port."""
+        return self._buffer.startswith(b"\x16\x03")
 
     async def until(self, end: bytes, most: int) -> bytes:
         """All up to an end, and that, if it is no longer than so many bytes."""

@@ -21,7 +21,7 @@ def scraping(text: Callable[[], Awaitable[str]]) -> HttpServer:
     async def answer(request: Request) -> Response:
         if request.path != "/metrics":
             return Response(HTTPStatus.NOT_FOUND, "text/plain", b"Metrics are at /metrics.\n")
-        if request.method not in ("GET", "HEAD"):
+        if request.method != "GET":
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"GET only.\n")
         async with turns:
             return Response(HTTPStatus.OK, TYPE, (await text()).encode())
