@@ -271,6 +271,7 @@ def test_an_escaped_slash_in_a_name_stays_escaped(rest: Rest) -> None:
         ("POST", f"/v1/{TOPIC}:publish", b"{", 400, "INVALID_ARGUMENT", "not valid JSON for google.pubsub.v1.Publ"),
         ("POST", f"/v1/{TOPIC}:publish", b"\xff", 400, "INVALID_ARGUMENT", "not valid JSON"),
         ("POST", f"/v1/{TOPIC}:publish", b"[" * 5_000, 400, "INVALID_ARGUMENT", "not valid JSON"),
+        ("POST", f"/v1/{TOPIC}:publish", {"messages": "\ud800"}, 400, "INVALID_ARGUMENT", "must be in [] which is ?"),
         ("POST", f"/v1/{TOPIC}:publish", [1], 400, "INVALID_ARGUMENT", "not valid JSON"),
         ("POST", f"/v1/{SUBSCRIPTION}:pull", {"maxMessages": 0}, 400, "INVALID_ARGUMENT", "max_messages"),
         ("GET", "/v1/projects/shop/topics?pageSize=many", None, 400, "INVALID_ARGUMENT", "many"),

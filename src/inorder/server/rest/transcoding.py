@@ -108,4 +108,5 @@ def error_of(http: int, status: str, text: str, metadata: Iterable[tuple[str, by
 
 
 def _dumped(tree: object) -> bytes:
-    return json.dumps(tree, indent=2, ensure_ascii=False).encode() + b"\n"
+    # What is told of a request may have half a character of it.
+    return json.dumps(tree, indent=2, ensure_ascii=False).encode(errors="replace") + b"\n"
