@@ -33,7 +33,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def target_of(given: argparse.Namespace) -> str:
     """What was asked for, if a command can do anything with it."""
-    target: str = given.target or os.environ.get(VARIABLE, "")
+    target: str = os.environ.get(VARIABLE, "") if given.target is None else given.target
     if not target:
         raise InvalidArgument(f"no target: give --target file:FOLDER or grpc://HOST:PORT, or set {VARIABLE}")
     if target.startswith("memory:"):

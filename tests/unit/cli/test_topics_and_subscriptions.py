@@ -180,6 +180,16 @@ def test_a_target_that_is_of_no_use_is_refused(
     assert ran.err.startswith(f"inorder: {problem}")
 
 
+def test_a_target_that_is_given_and_empty_is_not_that_of_the_environment(
+    inorder: Program, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inorder.ok("topic", "create", "orders")
+    monkeypatch.setenv("INORDER_TARGET", inorder.target)
+    ran = Program(capsys, "")("topic", "delete", "orders", "--yes")  # as of a variable that is not set
+    assert (ran.code, ran.err.partition(":")[0]) == (2, "inorder")
+    assert len(inorder.json("topic", "list")) == 1
+
+
 @pytest.mark.parametrize("given", [("create", "orders"), ("list",)], ids=["create", "list"])
 def test_a_file_is_no_folder_and_nothing_else_is_said_of_it(
     inorder: Program, folder: Path, given: tuple[str, ...]
