@@ -87,6 +87,7 @@ def test_a_file_creates_subscriptions_that_are_pushed(tmp_path: Path) -> None:
         ("[[topics]]\nname = '1st'", "topics 1 .1st.: Invalid resource name"),
         ("[[topics]]\nname = 'orders'\ncolour = 'red'", 'topics 1 .orders.: .*no field named "colour"'),
         ("[[topics]]\nname = 'orders'\nkms_key_name = 'k'", "not supported"),
+        ("[[subscriptions]]\nname = 'worker'", r"subscriptions 1 \(worker\): topic: say of which one"),
         ("[[subscriptions]]\nname = 'worker'\ntopic = 'orders'", "topic 'projects/shop/topics/orders' is not there"),
     ],
 )

@@ -60,6 +60,8 @@ def _create_subscription(
     table: dict[str, Any], broker: MessageQueue, names: Names, window: int, push_anywhere: bool
 ) -> None:
     own_window = table.pop(_WINDOW, None)
+    if "topic" not in table:
+        raise InvalidArgument("topic: say of which one it gets the messages")
     subscription = _read(table, Subscription(), "subscriptions", names)
     name, topic = names.new("subscriptions", subscription.name), names.topic(subscription.topic)
     if broker.subscription_exists(name):
