@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (InorderError, OSError) as error:
-        print(f"{Paint(sys.stderr).red('inorder:')} {error}", file=sys.stderr)
+        print(f"{Paint(sys.stderr).red('inorder:')} {_told(error)}", file=sys.stderr)
         if next_step := hint(error, given):
             print(f"  {next_step}", file=sys.stderr)
         return FAILED
@@ -44,6 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return FAILED
     return code
+
+
+def _told(error: InorderError | OSError) -> str:
+    """Without the number that the system has for it."""
+    return re.sub(r"^\[Errno \d+\] ", "", str(error)) if isinstance(error, OSError) else str(error)
 
 
 def _hold_streams() -> None:

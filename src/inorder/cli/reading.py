@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import os
 import stat
@@ -16,7 +17,7 @@ from inorder.errors import InorderError, InvalidArgument
 from inorder.message import Message, make_entry
 
 FORMATS: Final = {
-    "text": "each line is a message",
+    "text": "each line is a message, without its end, which may be that of Windows",
     "json": "each line is a message, and must be JSON",
     "messages": "each line is a message as --json prints it",
     "whole": "each file is a message",
@@ -121,10 +122,12 @@ class Reading:
             yield piece
 
     def _line(self, place: Place, line: bytes) -> Piece | None:
+        if place.line == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)  # which some editors put before a text; it is no part of it
         if self._format != "text" and not line.strip():
             self._read += len(line) + 1
             return None
-        return self._piece(place, line, 1)
+        return self._piece(place, line.removesuffix(b"\r"), 1)
 
     def _piece(self, place: Place, data: bytes, end: int) -> Piece:
         self._read += len(data) + end
@@ -166,7 +169,7 @@ class _NotSo(Exception):
 
 def _parsed(data: bytes) -> Any:
     try:
-        return json.loads(data, parse_constant=_no_number)
+        return json.loads(data.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise _NotSo(f"not JSON: {error}") from None
 

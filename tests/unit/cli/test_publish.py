@@ -48,6 +48,14 @@ def test_lines_of_files_are_messages_in_order(orders: Program, tmp_path: Path) -
     assert [data for _, data, _ in all_of(orders)] == ["argument", "first", "", " third ", "last"]
 
 
+def test_a_text_may_come_from_windows(orders: Program, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"\xef\xbb\xbfone\r\n\r\nthree\r")
+    (tmp_path / "objects").write_bytes(b'\xef\xbb\xbf{"k": "four"}\r\n')
+    orders.ok("publish", "orders", "--file", tmp_path / "lines")
+    orders.ok("publish", "orders", "--file", tmp_path / "objects", "--ordering-key-field", "k")
+    assert [data for _, data, _ in all_of(orders)] == ["one", "", "three", '{"k": "four"}']
+
+
 class OfAPipe(bytes):
     """A piece of a line that must not be put behind those before it one by one: that takes the square of their time."""
 
@@ -155,7 +163,7 @@ def test_a_gap_record_is_not_published_as_an_empty_message(orders: Program, tmp_
     [
         (["--attribute", "x"], "--attribute: NAME=VALUE, not 'x'"),
         (["--batch", "0"], "--batch: 1 to 1000, not 0"),
-        (["--file", "/nowhere/at/all"], "No such file or directory: '/nowhere/at/all'"),
+        (["--file", "/nowhere/at/all"], "inorder: No such file or directory: '/nowhere/at/all'"),
         (["--format", "text", "--ordering-key-field", "k"], "of --format json, not text"),
         (["--attribute", "goog=x"], "argument 1: Attribute key 'goog' starts with the reserved prefix"),
     ],
