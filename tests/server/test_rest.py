@@ -24,6 +24,7 @@ from google.pubsub_v1.services.subscriber.transports.rest import SubscriberRestT
 from google.pubsub_v1.types import Encoding, Schema, Subscription, Topic
 
 from inorder.message import Message
+from inorder.protocol import PRODUCER_KEY
 from inorder.server.http import MAX_HEAD_BYTES
 from inorder.server.rest.routes import all_calls
 from inorder.server.security.options import PeerLimits, Security
@@ -296,6 +297,11 @@ def test_with_exactly_once_it_is_told_which_acks_failed(rest: Rest) -> None:
     assert code == 400
     [info] = told["error"]["details"]
     assert info["metadata"] == {"nonsense": "PERMANENT_FAILURE_INVALID_ACK_ID"}
+
+
+def test_what_grpc_sends_as_bytes_is_no_header(subscribed: Rest) -> None:
+    sent = {"messages": [{"data": text("x")}]}
+    assert subscribed("POST", f"/v1/{TOPIC}:publish", sent, **{PRODUCER_KEY: "x"})[0] == 200
 
 
 def test_who_waits_for_the_port_is_told_ok(rest: Rest) -> None:

@@ -94,7 +94,8 @@ class _Context:
         return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
-        return [*self._request.headers.items()]
+        """The headers, but those that gRPC has as bytes: what our own client says of itself, no header can say."""
+        return [(name, value) for name, value in self._request.headers.items() if not name.endswith("-bin")]
 
     def time_remaining(self) -> float | None:
         return None
