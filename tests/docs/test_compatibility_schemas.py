@@ -29,8 +29,8 @@ def verdicts(heading: str) -> dict[str, str]:
 
 def test_every_call_is_judged() -> None:
     documents = MemoryDocuments()
-    schemas = SchemaService(SchemaBook(), documents, SYSTEM_CLOCK)
     policies = PolicyService(PolicyBook(), documents, SYSTEM_CLOCK, exists=bool)
+    schemas = SchemaService(SchemaBook(), documents, SYSTEM_CLOCK, policies.forget)
     assert verdicts("call").keys() == {*schemas.calls(), *policies.calls()}
     assert {*verdicts("call").values()} <= {"same", "different", "absent"}
 

@@ -13,7 +13,7 @@ from inorder.cli.asking import add_yes, agreed
 from inorder.cli.dumping import Wanted, lines
 from inorder.cli.exits import DONE, NO
 from inorder.cli.progress import Bar
-from inorder.cli.showing import print_json
+from inorder.cli.showing import print_json, topic_of
 from inorder.cli.targets import path_of
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.cli.wording import counted, duration, moment, size, table
@@ -22,7 +22,7 @@ from inorder.errors import InorderError, InvalidArgument, JournalInUse
 from inorder.journal.decoding import EVENTS, MEANING
 from inorder.journal.findings import Finding, Repaired, Verified
 from inorder.journal.frames import OFFSET_MASK, segment_of
-from inorder.journal.info import JournalInfo, SubscriptionInfo, info
+from inorder.journal.info import JournalInfo, info
 from inorder.journal.layout import DATABASE, log_name
 from inorder.journal.lock import owner_of
 from inorder.journal.reading import JournalReader, existing_journal
@@ -146,7 +146,7 @@ def _told(found: JournalInfo) -> Iterator[str]:
         [
             (
                 subscription.name,
-                _topic_of(subscription),
+                topic_of(subscription),
                 subscription.backlog,
                 "" if (oldest := subscription.oldest_unacked) is None else f"{oldest}",
                 len(subscription.parked),
@@ -156,12 +156,6 @@ def _told(found: JournalInfo) -> Iterator[str]:
             for subscription in found.subscriptions
         ],
     )
-
-
-def _topic_of(subscription: SubscriptionInfo) -> str:
-    if not subscription.detached:
-        return subscription.topic
-    return f"{subscription.topic} ({'deleted' if subscription.topic_deleted else 'detached'})"
 
 
 def _place(found: JournalInfo, location: int) -> str:

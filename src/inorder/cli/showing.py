@@ -8,12 +8,16 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker import microseconds
 from inorder.cli.colours import Paint
 from inorder.cli.wording import moment, table, timestamp
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, PUBLISH_US, STORED_US, Gap, Message, Record
+
+if TYPE_CHECKING:
+    from inorder.journal.info import SubscriptionInfo
+    from inorder.metadata import SubscriptionMetadata
 
 CLOSED: Final[set[str]] = set()  # the standard streams that were closed when the program began: nobody reads them
 
@@ -166,6 +170,13 @@ class Messages:
         if attributes:
             parts.append(self._paint.dim(visible(json.dumps(attributes, ensure_ascii=False))))
         sys.stdout.write("  ".join(parts) + "\n")
+
+
+def topic_of(subscription: SubscriptionMetadata | SubscriptionInfo) -> str:
+    """Its topic, and why nothing will come from it any more, if so."""
+    if not subscription.detached:
+        return subscription.topic
+    return f"{subscription.topic} ({'deleted' if subscription.topic_deleted else 'detached'})"
 
 
 def visible(text: str) -> str:

@@ -11,7 +11,7 @@ from inorder.cli.asking import add_yes, agreed
 from inorder.cli.exits import DONE, NO
 from inorder.cli.flags import add_flags, given_options
 from inorder.cli.looking import Standing, looking
-from inorder.cli.showing import options_text, print_json, print_pairs, print_table, utc
+from inorder.cli.showing import options_text, print_json, print_pairs, print_table, topic_of, utc
 from inorder.cli.targets import add_target, connected
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.cli.wording import counted, duration
@@ -111,7 +111,7 @@ def _list(given: argparse.Namespace) -> int:
             [
                 (
                     one.name,
-                    _topic_of(one),
+                    topic_of(one),
                     "yes" if one.options.enable_message_ordering else "no",
                     duration(one.options.ack_deadline_seconds),
                     "" if (policy := one.options.dead_letter_policy) is None else policy.dead_letter_topic,
@@ -136,7 +136,7 @@ def _show(given: argparse.Namespace) -> int:
 
 def _told(subscription: SubscriptionMetadata, standing: Standing) -> Iterator[tuple[str, str]]:
     yield "subscription", subscription.name
-    yield "topic", _topic_of(subscription)
+    yield "topic", topic_of(subscription)
     yield "created", utc(subscription.created)
     yield "options", options_text(subscription.options)
     yield "backlog", counted(standing.backlog_messages, "message")
@@ -183,9 +183,3 @@ def _plain(subscription: SubscriptionMetadata) -> dict[str, Any]:
         "topic_deleted": subscription.topic_deleted,
         "options": asdict(subscription.options),
     }
-
-
-def _topic_of(subscription: SubscriptionMetadata) -> str:
-    if not subscription.detached:
-        return subscription.topic
-    return f"{subscription.topic} ({'deleted' if subscription.topic_deleted else 'detached'})"

@@ -122,7 +122,7 @@ def exhausted(text: str, seconds: float) -> Refusal:
     """A client asks for too much; it may try again so many seconds later."""
     delay = duration_pb2.Duration()
     delay.FromMicroseconds(round(seconds * 1_000_000))
-    return _detailed(grpc.StatusCode.RESOURCE_EXHAUSTED, text, error_details_pb2.RetryInfo(retry_delay=delay))
+    return detailed(grpc.StatusCode.RESOURCE_EXHAUSTED, text, error_details_pb2.RetryInfo(retry_delay=delay))
 
 
 def within(field: str, value: float, low: float, high: float) -> None:
@@ -150,10 +150,11 @@ def ack_ids_failed(ack_ids: Iterable[str]) -> Refusal:
         domain="pubsub.googleapis.com",
         metadata=dict.fromkeys(_few(ack_ids), _INVALID_ACK_ID),
     )
-    return _detailed(grpc.StatusCode.INVALID_ARGUMENT, text, info)
+    return detailed(grpc.StatusCode.INVALID_ARGUMENT, text, info)
 
 
-def _detailed(code: grpc.StatusCode, text: str, detail: Any) -> Refusal:
+def detailed(code: grpc.StatusCode, text: str, detail: Any) -> Refusal:
+    """One that says more, as a message of google.rpc."""
     status = status_pb2.Status(code=code.value[0], message=text)
     status.details.add().Pack(detail)
     return Refusal(code, text, status.SerializeToString())

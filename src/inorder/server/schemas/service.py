@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf import empty_pb2
 from google.pubsub_v1.types import schema as types
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2
 
 from inorder.clock import MICROSECONDS, Clock
 from inorder.errors import InvalidArgument
@@ -32,7 +32,7 @@ from inorder.server.schemas.definition import (
     precompiled_definition,
 )
 from inorder.server.schemas.mismatch import Mismatch
-from inorder.server.status import Context, RawCall, Refusal, unary
+from inorder.server.status import Context, RawCall, Refusal, detailed, unary
 
 SERVICE = "google.pubsub.v1.SchemaService"
 KIND = "schema"  # of its documents
@@ -45,14 +45,10 @@ _BASIC, _FULL = types.SchemaView.BASIC, types.SchemaView.FULL
 _COMPILED = "compiled_proto_schema"  # older versions of Google's package do not have it
 
 
-async def _nobody(name: str) -> None:
-    return None
-
-
 class SchemaService:
     """The calls of the service. `deleted` is told of each schema that is about to go, before it is gone."""
 
-    def __init__(self, book: SchemaBook, documents: Documents, clock: Clock, deleted: Deleted = _nobody) -> None:
+    def __init__(self, book: SchemaBook, documents: Documents, clock: Clock, deleted: Deleted) -> None:
         self._book = book
         self._documents = documents
         self._clock = clock
@@ -86,10 +82,7 @@ class SchemaService:
         return schema_of(schema, schema.latest)
 
     async def get_schema(self, request: Proto, context: Context) -> Proto:
-        name, revision_id = split_name(request.name)
-        schema = self._book.get(name)
-        revision = schema.revision(revision_id) if revision_id else schema.latest
-        return schema_of(schema, revision, full=request.view != _BASIC)
+        return schema_of(*self._named(request.name), full=request.view != _BASIC)
 
     async def list_schemas(self, request: Proto, context: Context) -> Proto:
         schemas, following = self._book.page(request.parent, request.page_size, request.page_token)
@@ -154,9 +147,7 @@ class SchemaService:
         encoding = checked_encoding(request.encoding)
         match request.WhichOneof("schema_spec"):
             case "name":
-                name, revision_id = split_name(request.name)
-                schema = self._book.get(name)
-                revision = schema.revision(revision_id) if revision_id else schema.latest
+                schema, revision = self._named(request.name)
                 name, revision_id, definition = schema.name, revision.revision_id, revision.definition
             case "schema":
                 name, revision_id = request.schema.name or "the one in the request", "none"
@@ -168,6 +159,12 @@ class SchemaService:
         except Mismatch as mismatch:
             raise refused(MessageRefused(name, definition.type, encoding, revision_id, str(mismatch))) from None
         return types.ValidateMessageResponse.pb()()
+
+    def _named(self, resource: str) -> tuple[Schema, Revision]:
+        """The newest revision, unless the name says which."""
+        name, revision_id = split_name(resource)
+        schema = self._book.get(name)
+        return schema, schema.revision(revision_id) if revision_id else schema.latest
 
     async def _compiled(self, schema: Proto) -> Definition:
         """The definition in a request; checking it may take long, so the loop goes on meanwhile."""
@@ -214,9 +211,5 @@ def schema_of(schema: Schema, revision: Revision, *, full: bool = True) -> Proto
 
 def refused(error: MessageRefused) -> Refusal:
     """With the details by which clients tell this refusal from others. Publish answers with it, too."""
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    status = status_pb2.Status(code=code.value[0], message=str(error))
-    status.details.add().Pack(
-        error_details_pb2.ErrorInfo(reason=error.reason, domain="pubsub.googleapis.com", metadata=error.metadata)
-    )
-    return Refusal(code, str(error), status.SerializeToString())
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain="pubsub.googleapis.com", metadata=error.metadata)
+    return detailed(grpc.StatusCode.INVALID_ARGUMENT, str(error), info)
