@@ -96,6 +96,8 @@ def test_messages_of_a_topic_fit_its_schema() -> None:
         # What is wrong with it takes more room than clients have for that, and they would send it again and again.
         publisher.publish(TOPIC, json.dumps({"name": "", "\N{DROMEDARY CAMEL}" * 5_000: 5}).encode()).result(10)
     assert error.value.reason == "INVALID_JSON_AVRO_MESSAGE"
+    with pytest.raises(InvalidArgument, match=r"validation. \?: there is no such field"):
+        publisher.publish(TOPIC, b'{"name": "", "\\ud800": 5}').result(10)
     schema.definition = avro("name", "capital")
     second = schemas.commit_schema(name=SCHEMA, schema=schema).revision_id
     publisher.publish(TOPIC, b'{"name": "Alaska", "capital": "Juneau"}').result(10)

@@ -121,6 +121,7 @@ OTHER_JSON = {
     "a missing field": ({name: value for name, value in VALUE.items() if name != "id"}, "id: the field is missing"),
     "one that has a default": ({**VALUE, "note": 0, "parent": {}}, "note: expected null, or an object"),
     "an unknown field": ({**VALUE, "extra": 1}, "extra: there is no such field"),
+    "an unknown field that no answer can name": ({**VALUE, "\ud800": 1}, "?: there is no such field"),
     "text for a number": ({**VALUE, "count": "3"}, 'count: expected an integer (int), not a string "3"'),
     "a fraction for a number": ({**VALUE, "count": 3.0}, "count: expected an integer (int), not a number 3.0"),
     "a boolean for a number": ({**VALUE, "count": True}, "count: expected an integer"),

@@ -15,4 +15,5 @@ class Mismatch(Exception):
         return self
 
     def __str__(self) -> str:
-        return f"{'.'.join(reversed(self._way))}: {self.reason}" if self._way else self.reason
+        told = f"{'.'.join(reversed(self._way))}: {self.reason}" if self._way else self.reason
+        return told.encode(errors="replace").decode()  # JSON may name half a character, which no answer can
