@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from inorder.cli.targets import path_of
 from inorder.errors import InvalidArgument
-from inorder.transport.address import is_address, without_options
 
 Value: TypeAlias = str | int | float | bool | Path | None
 
@@ -74,8 +73,6 @@ class Setting:
 
 
 def _path(text: str) -> Path:
-    if is_address(text):
-        raise InvalidArgument(f"a path, not the address of a server, {without_options(text)!r}")
     if text.startswith("file:") and "?" in text:
         raise InvalidArgument(f"a path; what stands behind the ? of {text!r} are settings of their own")
     return path_of(text)

@@ -11,10 +11,11 @@ from inorder.cli.asking import add_yes, agreed
 from inorder.cli.exits import DONE, NO
 from inorder.cli.flags import add_flags, given_options
 from inorder.cli.looking import Standing, looking
-from inorder.cli.showing import options_text, print_json, print_pairs, print_table, topic_of, utc
+from inorder.cli.showing import options_text, print_json, print_note, print_pairs, print_table, topic_of, utc
 from inorder.cli.targets import add_target, connected
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.cli.wording import counted, duration
+from inorder.client.pubsub import PubSub
 from inorder.errors import InvalidArgument
 from inorder.metadata import SubscriptionMetadata
 from inorder.options import SubscriptionOptions
@@ -74,6 +75,7 @@ def _create(given: argparse.Namespace) -> int:
     with connected(given) as pubsub:
         subscription = pubsub.topic(given.topic).subscription(given.subscription)
         created = subscription.create(**options).result().metadata().result()
+        _note_missing_topic(pubsub, created)
     return _tell(given, created, f"created subscription {given.subscription} of topic {given.topic}")
 
 
@@ -86,7 +88,15 @@ def _update(given: argparse.Namespace) -> int:
             raise InvalidArgument("no option to change was given; --help lists them")
         subscription.set_options(**_told_source(given.subscription, changes)).result()
         updated = subscription.metadata().result()
+        _note_missing_topic(pubsub, updated)
     return _tell(given, updated, f"updated subscription {given.subscription}")
+
+
+def _note_missing_topic(pubsub: PubSub, subscription: SubscriptionMetadata) -> None:
+    """Of dead letters. It may be created later, or its name be misspelt."""
+    policy = subscription.options.dead_letter_policy
+    if policy is not None and not pubsub.topic(policy.dead_letter_topic).exists().result():
+        print_note(f"topic {policy.dead_letter_topic} does not exist: until it does, dead letters stay and are retried")
 
 
 def _told_source(name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from inorder.broker import microseconds
 from inorder.cli.showing import print_json
 from inorder.cli.verbs import Verbs, add_noun, add_verb
+from inorder.clock import SYSTEM_CLOCK
 from inorder.errors import FailedPrecondition, InvalidArgument
 
 FIELDS: Final[Mapping[str, str]] = {
@@ -25,7 +27,7 @@ def add_to(nouns: Verbs) -> None:
     new = add_verb(
         verbs, "new", _new, "print a new token, once, and its entry for the file, which does not tell it", fields=FIELDS
     )
-    new.add_argument("name", help="letters, digits, - and _; the log calls it by this name")
+    new.add_argument("name", metavar="NAME", help="letters, digits, - and _; the log calls it by this name")
     for right, of in (("publish", "topics"), ("subscribe", "subscriptions"), ("admin", "topics/… or subscriptions/…")):
         new.add_argument(
             f"--{right}", action="append", default=[], metavar="PATTERN", help=f"{of}; * is any letters; repeatable"
@@ -47,6 +49,8 @@ def _new(given: argparse.Namespace) -> int:
     except ValueError:
         raise InvalidArgument(f"--expires: as 2030-12-31T00:00:00Z, not {given.expires!r}") from None
     token, entry = new_token(given.name, grants, expires)
+    if expires is not None and microseconds(expires) <= SYSTEM_CLOCK.now_us():
+        raise InvalidArgument(f"--expires: a time that is still to come, not {given.expires!r}")
     if given.json:
         print_json({"name": given.name, "token": token, "entry": entry})
         return 0

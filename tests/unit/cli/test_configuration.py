@@ -227,6 +227,7 @@ def test_a_new_token_is_shown_once_and_its_entry_does_not_tell_it(capsys: pytest
         (["checkout", "--publish", 'x"]'], "publish: names, in which * is any letters"),
         (["checkout", "--publish", "x", "--expires", "soon"], "--expires: as 2030-12-31T00:00:00Z, not 'soon'"),
         (["checkout", "--publish", "x", "--expires", "2030-12-31"], "a date, a time and a zone"),
+        (["checkout", "--publish", "x", "--expires", "2001-12-31T00:00:00Z"], "a time that is still to come"),
     ],
 )
 def test_a_token_that_makes_no_sense_is_not_made(

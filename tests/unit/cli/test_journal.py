@@ -365,3 +365,8 @@ def test_damage_is_an_error_of_one_line(tmp_path: Path, verb: str, kind: str, ca
     assert code == 2
     assert err.startswith("inorder: journal damaged: ")
     assert err.count("\n") == 1
+
+
+def test_a_server_is_no_folder(capsys: CAPSYS) -> None:
+    assert main(["journal", "info", "grpc://host:1?token=secret"]) == 2
+    assert capsys.readouterr().err == "inorder: a path, not the address of a server, 'grpc://host:1'\n"

@@ -180,6 +180,16 @@ def test_a_target_that_is_of_no_use_is_refused(
     assert ran.err.startswith(f"inorder: {problem}")
 
 
+def test_who_names_a_topic_for_dead_letters_that_is_not_there_is_told_so(inorder: Program) -> None:
+    inorder.ok("topic", "create", "orders")
+    note = "inorder: note: topic dead does not exist: until it does, dead letters stay and are retried\n"
+    created = inorder("subscription", "create", "billing", "orders", "--dead-letter-topic", "dead")
+    assert (created.code, created.err) == (0, note)
+    assert inorder("subscription", "update", "billing", "--ack-deadline", 20).err == note
+    inorder.ok("topic", "create", "dead")
+    inorder.ok("subscription", "update", "billing", "--ack-deadline", 30)
+
+
 def test_a_target_that_is_given_and_empty_is_not_that_of_the_environment(
     inorder: Program, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
