@@ -20,6 +20,7 @@ from inorder.commits import Sync
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.opener import JournalKind
 from inorder.options import check_number
+from inorder.transport.address import host_and_port
 
 if TYPE_CHECKING:
     from inorder.server import Server
@@ -196,15 +197,16 @@ async def _run(server: Server, settings: argparse.Namespace, folder: Path | None
         if settings.metrics_port is not None:
             metrics_port = await server.start_metrics(settings.metrics_host, settings.metrics_port)
         kept = "in memory" if folder is None else f"from {folder}"
-        address = f"{settings.host}:{port}"
+        address = host_and_port(settings.host, port)
         # What Google's clients read for an emulator is for one without TLS.
         reached = f"grpc://{address}?tls=1" if settings.tls_certificate else f"PUBSUB_EMULATOR_HOST={address}"
         print(f"inorder serves {kept}: {reached}", flush=True)
         if rest_port is not None:
             scheme = "https" if settings.tls_certificate else "http"
-            print(f"inorder answers REST: {scheme}://{settings.host}:{rest_port}/v1", flush=True)
+            print(f"inorder answers REST: {scheme}://{host_and_port(settings.host, rest_port)}/v1", flush=True)
         if metrics_port is not None:
-            print(f"inorder tells metrics: http://{settings.metrics_host}:{metrics_port}/metrics", flush=True)
+            metrics = host_and_port(settings.metrics_host, metrics_port)
+            print(f"inorder tells metrics: http://{metrics}/metrics", flush=True)
         _log.info("serves %s at %s", kept, address)
         await stop.wait()
         drain_seconds = settings.drain_seconds

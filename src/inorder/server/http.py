@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from inorder.errors import Unavailable
+from inorder.transport.address import host_and_port
 
 MAX_HEAD_BYTES = 16_384
 MAX_AHEAD_BYTES = 65_536  # of the requests behind the one that is being answered
@@ -78,7 +79,9 @@ class HttpServer:
         try:
             self._server = await asyncio.start_server(self._connected, host, port, ssl=tls)
         except OSError as error:
-            raise Unavailable(f"cannot listen for {self._what} on {host}:{port}: {error.strerror}") from None
+            raise Unavailable(
+                f"cannot listen for {self._what} on {host_and_port(host, port)}: {error.strerror}"
+            ) from None
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 

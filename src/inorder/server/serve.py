@@ -48,6 +48,7 @@ from inorder.server.security.tokens import TokenFile
 from inorder.server.snapshots import Snapshots
 from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
+from inorder.transport.address import host_and_port
 
 STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
 LOOK_SECONDS = 0.5  # between two looks whether the broker still works
@@ -185,7 +186,7 @@ class Server:
         self._grpc.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(service, named) for service, named in handlers.items())
         )
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = host_and_port(host, port)
         try:
             if credentials is None:
                 bound: int = self._grpc.add_insecure_port(address)

@@ -57,6 +57,11 @@ def folder_of(target: str) -> tuple[str, str]:
     return expanduser(unquote(folder)), options  # no shell does so behind a colon, and nobody wants a folder "~"
 
 
+def host_and_port(host: str, port: int) -> str:
+    """As addresses have them, with brackets around a host that has colons itself."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_address(url: str) -> bool:
     """Whether it is a server that is meant, and not a folder."""
     return url.startswith(SCHEME)

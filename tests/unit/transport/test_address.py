@@ -1,9 +1,11 @@
 """Addresses of servers."""
 
+from urllib.parse import urlsplit
+
 import pytest
 
 from inorder.errors import InvalidArgument
-from inorder.transport.address import Address, is_address, parse, without_secrets
+from inorder.transport.address import Address, host_and_port, is_address, parse, without_secrets
 from inorder.transport.credentials import Credentials
 
 
@@ -24,6 +26,13 @@ from inorder.transport.credentials import Credentials
 def test_an_address_is_read(url: str, address: Address) -> None:
     assert is_address(url)
     assert parse(url) == address
+
+
+@pytest.mark.parametrize("host", ["localhost", "10.0.0.1", "::1"])
+def test_a_host_and_its_port_are_read_as_they_were_written(host: str) -> None:
+    written = host_and_port(host, 8085)
+    assert urlsplit(f"//{written}").hostname == host
+    assert parse(f"grpc://{written}") == Address(written)
 
 
 @pytest.mark.parametrize(
