@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from inorder.cli.targets import add_target, connected
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
 from inorder.cli.wording import counted, duration
 from inorder.client.pubsub import PubSub
-from inorder.errors import InvalidArgument
+from inorder.errors import InvalidArgument, PermissionDenied
 from inorder.metadata import SubscriptionMetadata
 from inorder.options import SubscriptionOptions
 
@@ -95,8 +96,13 @@ def _update(given: argparse.Namespace) -> int:
 def _note_missing_topic(pubsub: PubSub, subscription: SubscriptionMetadata) -> None:
     """Of dead letters. It may be created later, or its name be misspelt."""
     policy = subscription.options.dead_letter_policy
-    if policy is not None and not pubsub.topic(policy.dead_letter_topic).exists().result():
-        print_note(f"topic {policy.dead_letter_topic} does not exist: until it does, dead letters stay and are retried")
+    if policy is None:
+        return
+    with suppress(PermissionDenied):  # who may not look at it has got what was asked for all the same
+        if not pubsub.topic(policy.dead_letter_topic).exists().result():
+            print_note(
+                f"topic {policy.dead_letter_topic} does not exist: until it does, dead letters stay and are retried"
+            )
 
 
 def _told_source(name: str, options: dict[str, Any]) -> dict[str, Any]:

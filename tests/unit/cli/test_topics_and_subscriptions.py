@@ -7,7 +7,10 @@ import pytest
 from inorder.broker import MessageQueue
 from inorder.cli.looking import BrokerLook, JournalLook
 from inorder.client.pubsub import PubSub
+from inorder.client.topic import Topic
+from inorder.errors import PermissionDenied
 from inorder.journal.reading import JournalReader
+from inorder.pending import Pending
 
 from .conftest import Program
 
@@ -188,6 +191,14 @@ def test_who_names_a_topic_for_dead_letters_that_is_not_there_is_told_so(inorder
     assert inorder("subscription", "update", "billing", "--ack-deadline", 20).err == note
     inorder.ok("topic", "create", "dead")
     inorder.ok("subscription", "update", "billing", "--ack-deadline", 30)
+
+
+def test_who_may_not_look_at_the_topic_for_dead_letters_changes_a_subscription_all_the_same(
+    orders: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders("subscription", "create", "billing", "orders", "--dead-letter-topic", "dead")
+    monkeypatch.setattr(Topic, "exists", lambda _: Pending.failed(PermissionDenied("no right to look")))
+    orders.ok("subscription", "update", "billing", "--ack-deadline", 20)
 
 
 def test_a_target_that_is_given_and_empty_is_not_that_of_the_environment(
