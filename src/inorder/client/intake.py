@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat, starmap
 from typing import Any, TypeVar
@@ -663,11 +663,17 @@ class Intake:
         return self._gone_back
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """Return messages that were given out, but that nobody has begun."""
+        """Return messages that were given out, but that nobody has begun. Nothing of their keys goes before them."""
         with self._lock:
-            leases = [message._lease for message in messages if message._lease in self._held]
-            self._let_go(leases)
-        self._release(leases)
+            keys = {message._lease: message._record[KEY] for message in messages if message._lease in self._held}
+            self._fail(keys)
+            self._let_go(keys)
+        if keys:
+            self._return(keys)
+
+    def _return(self, leases: Collection[int]) -> None:
+        """Their keys go on when the broker has them, and has taken back what was out behind."""
+        self._release([*leases]).add_done_callback(lambda _: self._after_nacks(leases))
 
     def leave(self, message: Message) -> None:
         """Let a message's lease run out, whoever may answer it until then."""
@@ -694,11 +700,12 @@ class Intake:
         Pending.all(left).add_done_callback(lambda _: closed.set_result(None))
         return closed
 
-    def _release(self, leases: Sequence[int]) -> None:
+    def _release(self, leases: Sequence[int]) -> Pending[None]:
         released = self._deliveries.release(leases, self)
         self._unsettled.add(released)
         released.add_done_callback(self._unsettled.discard)
         released.add_done_callback(_log_what_stays)
+        return released
 
 
 def _log_what_stays(released: Pending[None]) -> None:

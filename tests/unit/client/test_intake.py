@@ -295,6 +295,15 @@ def test_a_list_ends_before_what_is_behind_a_message_that_was_lost() -> None:
     assert [message.data for message in consumer.intake.next_ones(10)] == [b"2", b"3", b"4"]
 
 
+def test_what_is_behind_a_message_that_was_given_back_does_not_go_before_it(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2", "3")
+    first = consumer.next()
+    intake.give_back([first])
+    intake.finished(first)
+    again = consumer.next()
+    assert (again.data, again.delivery_attempt) == (b"1", 1)
+
+
 def test_a_lease_is_kept_though_the_clock_was_set_back(consumer: Consumer, intake: Intake) -> None:
     consumer.publish("1")
     first = consumer.next()

@@ -169,6 +169,25 @@ class Loops(PubSubCase):
                 break
         assert "".join(seen) == "122345567889"
 
+    @pytest.mark.parametrize("ahead", [0, 2])
+    @pytest.mark.parametrize("window", [1, 10])
+    def test_after_a_message_that_was_given_back_a_list_begins_with_it(self, window: int, ahead: int) -> None:
+        subscription = self.subscribe_ordered(max_outstanding_per_key=window)
+        self.publish(*"123456789", key="k")
+        seen: list[str] = []
+        batches = subscription.batches(2, one_per_key=window == 1, ahead=ahead)
+        for messages in batches:
+            for message in messages:
+                seen.append(text(message))
+                assert message.delivery_attempt == 1
+                if text(message) in "258" and seen.count(text(message)) == 1:
+                    batches.give_back([message])
+                    break  # what is behind it in this list is taken back with it
+                result(batches.ack([message]))
+            if seen[-1] == "9":
+                break
+        assert "".join(seen) == "122345567889"
+
     def test_the_message_at_which_a_loop_was_left_can_still_be_acked(self, loop: Loop) -> None:
         subscription = self.subscribe_ordered()
         self.publish("1", "2", key="k")
