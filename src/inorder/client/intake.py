@@ -7,6 +7,7 @@ threads and the tasks.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ from inorder.pending import Pending
 from inorder.transport import Terms, Transport
 
 TAKE_AT_ONCE = 100  # more than that at a time gains nothing and makes other consumers wait
-STOPPED, OTHER_OPTIONS = "stopped", "other options"  # doubts that are about all
+STOPPED, OTHER_OPTIONS, LATE = "stopped", "other options", "late"  # doubts that are about all
+NEVER_US = sys.maxsize
 LONGEST_KEEP_SECONDS = 10  # who asks may be in a transaction, and have others wait for its end
 GRACE_US = 2_000  # a broker may round a deadline up to its next millisecond
 
@@ -95,6 +97,7 @@ class Intake:
         self._flush_later: Callable[[], None] | None = None
         self._timer: Timer | None = None
         self._timer_us = 0
+        self._sure_until_us = NEVER_US  # until then all that waits here is known to be ours
         self.stopped = False
         self._gone_back: Pending[None] = Pending()  # what waited here when it was stopped
         self._lost: InorderError | None = None  # why the broker does not know us any more
@@ -129,13 +132,24 @@ class Intake:
             with self._lock:
                 taken = [] if self.stopped else self._line.take(count)
                 messages = taken
+                if taken and self._sure_until_us <= self._clock.now_us():
+                    self._miss_what_is_late(taken)
                 if self.doubts:
                     messages, lost = self._still_held(taken)
                 self._out.update(zip([message._lease for message in messages], messages, strict=True))
             if lost:
-                self._after_nacks([message._lease for message in lost])
+                self._return([message._lease for message in lost])
             if messages or (not taken and not self._refill()):
                 return messages
+
+    def _miss_what_is_late(self, taken: Sequence[Message]) -> None:
+        """What nobody has said to be extended, by these or by what waits, may be somebody else's by now."""
+        now_us = self._clock.now_us()
+        waiting = [*taken, *self._line.messages()]
+        self._miss([message._lease for message in waiting if message._until_us <= now_us])
+        self._sure_until_us = min(
+            (message._until_us for message in waiting if message._until_us > now_us), default=NEVER_US
+        )
 
     def _still_held(self, taken: list[Message]) -> tuple[list[Message], list[Message]]:
         """Those to be given out, and those whose leases were lost while they waited: they will come again."""
@@ -203,11 +217,13 @@ class Intake:
         if self._terms.options is not self._options:
             self._follow()
         with self._lock:
+            if message._until_us <= self._clock.now_us():
+                self._miss([message._lease])
             if message._lease in self._held:
                 return True
             del self._out[message._lease]
             self._lose_turns([message])
-        self._after_nacks([message._lease])
+        self._return([message._lease])
         return False
 
     def more(self) -> bool:
@@ -289,6 +305,7 @@ class Intake:
         if not messages:
             return
         until_us = self._clock.now_us() + self._deadline_us
+        self._sure_until_us = min(self._sure_until_us, until_us)
         for message in messages:
             message._until_us = until_us
         self._held.update(zip([message._lease for message in messages], messages, strict=True))
@@ -575,6 +592,9 @@ class Intake:
             now_us = self._clock.now_us()
             left = [lease for lease in self._left if lease in self._held]
             over = [lease for lease in left if _over_us(self._left[lease]) <= now_us]
+            # Of what was given out some may not be begun yet.
+            late = any(message._until_us <= now_us for message in self._out.values() if message._lease in self._held)
+            (self.doubts.add if late else self.doubts.discard)(LATE)
             self._fail({lease: self._left[lease]._record[KEY] for lease in over})
             self._let_go(over)
             self._set_timer()

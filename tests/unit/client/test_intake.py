@@ -26,6 +26,7 @@ class WatchedDeliveries(EmbeddedDeliveries):
     """Calls `before` ahead of each call to the broker."""
 
     before: Callable[[str], None]
+    reached: Callable[[], bool]  # else the broker hears of no deadline, and nobody of that
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
         self.before("take")
@@ -39,7 +40,7 @@ class WatchedDeliveries(EmbeddedDeliveries):
 
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         self.before("extend")
-        return super().extend(leases, seconds)
+        return super().extend(leases, seconds) if self.reached() else Pending()
 
     def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
         self.before("release")
@@ -61,13 +62,14 @@ class Consumer:
         self.calls: list[str] = []
         self.on_call: Callable[[str], None] = lambda _: None
         self.woken = 0
+        self.cut_off = False
         self.intake: Intake | None = None
         consumer = self
 
         class Transport(EmbeddedTransport):
             def deliveries(self, subscription: str, wake: Any, report: Any, eager: bool) -> WatchedDeliveries:
                 deliveries = WatchedDeliveries(self.broker, subscription, wake, report)
-                deliveries.before = consumer.called
+                deliveries.before, deliveries.reached = consumer.called, lambda: not consumer.cut_off
                 return deliveries
 
         transport = Transport(self.queue, owned=True)
@@ -302,6 +304,55 @@ def test_what_is_behind_a_message_that_was_given_back_does_not_go_before_it(cons
     intake.finished(first)
     again = consumer.next()
     assert (again.data, again.delivery_attempt) == (b"1", 1)
+
+
+def test_what_waits_is_not_given_out_once_its_lease_is_over_by_our_own_clock(
+    consumer: Consumer, intake: Intake
+) -> None:
+    """Nobody has said that it was extended: by now somebody else may have had it, and what comes after it."""
+    consumer.publish("1", "2", "3")
+    consumer.publish("4", key="other")
+    first = consumer.next()
+    consumer.cut_off = True
+    consumer.clock.advance(11)
+    assert {message.data for message in consumer.queue.pull("worker", 10)} == {b"1", b"2", b"3", b"4"}
+    first.ack()
+    intake.finished(first)
+    assert intake.next() is None
+
+
+def test_what_was_given_out_is_not_begun_once_its_lease_is_over_by_our_own_clock(
+    consumer: Consumer, intake: Intake
+) -> None:
+    consumer.publish("1")
+    consumer.publish("2", key="other")
+    first, second = intake.next_ones(2)
+    assert intake.begin(first)
+    consumer.cut_off = True
+    consumer.clock.advance(11)
+    assert intake.doubts
+    assert not intake.begin(second)
+    assert intake.holds(first)  # it runs, and may be answered: perhaps the broker has extended it
+
+
+def test_what_was_in_doubt_goes_on_when_the_broker_is_reached_again(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2", "3")
+    first = consumer.next()
+    consumer.cut_off = True
+    consumer.clock.advance(11)
+    consumer.cut_off = False
+    first.ack()
+    intake.finished(first)
+    received: list[bytes] = []
+    while (message := intake.next()) is not None:
+        received.append(message.data)
+        message.ack()
+        intake.finished(message)
+    assert received == [b"1", b"2", b"3"]
+    consumer.publish("4")
+    consumer.next()
+    consumer.clock.advance(5)
+    assert not intake.doubts
 
 
 def test_a_lease_is_kept_though_the_clock_was_set_back(consumer: Consumer, intake: Intake) -> None:
