@@ -233,6 +233,30 @@ def test_connections_that_are_cut(proxy: TcpProxy, window: int) -> None:
     program.finish()
 
 
+def test_a_pull_whose_answer_is_lost_brings_the_same_and_not_what_is_behind(
+    server: ServerProcess, proxy: TcpProxy
+) -> None:
+    direct, far = PubSub(f"grpc://127.0.0.1:{server.port}"), PubSub(f"grpc://127.0.0.1:{proxy.port}")
+    topic = direct.topic("orders").create().result(PATIENCE_SECONDS)
+    worker = topic.subscription("worker")
+    worker.create(enable_message_ordering=True, max_outstanding_per_key=10, ack_deadline_seconds=600).result(
+        PATIENCE_SECONDS
+    )
+    topic.publish_many([Message(b"%d" % number, ordering_key="k") for number in range(4)]).result(PATIENCE_SECONDS)
+    pulled = far.subscription("worker")
+    assert pulled.exists().result(PATIENCE_SECONDS)
+    proxy.delay_seconds = 1.0
+    pulling = pulled.pull(2)
+    wait_until(lambda: worker.metrics().result(PATIENCE_SECONDS).outstanding_messages == 2)
+    proxy.cut()
+    proxy.delay_seconds = 0.0
+    first = pulling.result(PATIENCE_SECONDS)
+    assert [(message.data, message.delivery_attempt) for message in first] == [(b"0", 1), (b"1", 1)]
+    assert [message.data for message in pulled.pull(2).result(PATIENCE_SECONDS)] == [b"2", b"3"]
+    far.close().result(PATIENCE_SECONDS)
+    direct.close().result(PATIENCE_SECONDS)
+
+
 def test_a_network_that_is_slow(proxy: TcpProxy) -> None:
     proxy.delay_seconds = 0.03
     program = Program(proxy.port, max_outstanding_per_key=10)

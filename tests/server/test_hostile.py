@@ -19,8 +19,10 @@ from google.pubsub_v1.types import PubsubMessage, pubsub
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument
 from inorder.message import Message
+from inorder.options import SubscriptionOptions
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.extensions.delivery import LEASES_AT_ONCE
+from inorder.server.extensions.takes import MAX_TAKES
 from inorder.testing import ManualClock
 
 from ..integration.tcp_proxy import TcpProxy
@@ -449,6 +451,36 @@ def test_a_stream_ends_with_its_subscription_though_another_has_its_name(server:
     assert again.data(1) == "b"
     again.cancel()
     wait_until(lambda: not server.server._desks._open)
+
+
+def test_what_a_take_brought_that_nobody_saw_comes_again_before_what_is_behind(serve: Serve) -> None:
+    server = serve()
+    server.broker.register_topic("orders")
+    options = SubscriptionOptions(enable_message_ordering=True, max_outstanding_per_key=10)
+    server.broker.register_subscription("worker", "orders", options)
+    server.broker.publish("orders", [Message(b"%d" % number, ordering_key="k") for number in range(4)])
+    ours = Extensions(server.channel())
+    name = "projects/inorder/subscriptions/worker"
+    assert [*ours.Take(subscription=name, max_messages=2, take="a").messages.data] == [b"0", b"1"]
+    assert [*ours.Take(subscription=name, max_messages=1, take="b").messages.data] == [b"2"]
+    again = ours.Take(subscription=name, max_messages=3, take="d", unseen=["a", "c"]).messages
+    assert ([*again.data], [*again.attempts]) == ([b"0", b"1", b"2"], [1, 1, 1])
+    for late in ("a", "c"):  # they were sent before, and come only now
+        assert not ours.Take(subscription=name, max_messages=1, take=late).messages.data
+    assert not server.broker.over("worker", again.leases)
+    with pytest.raises(InvalidArgument):
+        ours.Take(subscription=name, max_messages=1, unseen=["a"] * 1_001)
+
+
+def test_a_server_remembers_so_many_takes(serve: Serve) -> None:
+    server = serve()
+    takes = server.server._extensions._delivery._takes
+    for number in range(2 * MAX_TAKES):
+        takes.brought(f"{number}", "p-", [number, number + 1, number + 5])
+    assert len(takes._brought) == MAX_TAKES
+    assert takes.give_up("0", "p-") == []
+    assert takes.give_up(f"{2 * MAX_TAKES - 1}", "of another start") == []
+    assert takes.give_up(f"{2 * MAX_TAKES - 2}", "p-") == [2 * MAX_TAKES - 2, 2 * MAX_TAKES - 1, 2 * MAX_TAKES + 3]
 
 
 def test_who_names_a_million_leases_holds_up_nobody(serve: Serve) -> None:

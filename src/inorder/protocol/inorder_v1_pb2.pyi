@@ -519,9 +519,13 @@ class Terms(_message.Message):
     def __init__(self, options: _Optional[str] = ..., id_prefix: _Optional[str] = ..., ack_id_prefix: _Optional[str] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
-    __slots__ = ("subscription", "max_messages")
+    __slots__ = ("subscription", "max_messages", "take", "unseen")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    TAKE_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
     subscription: str
     max_messages: int
-    def __init__(self, subscription: _Optional[str] = ..., max_messages: _Optional[int] = ...) -> None: ...
+    take: str
+    unseen: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, subscription: _Optional[str] = ..., max_messages: _Optional[int] = ..., take: _Optional[str] = ..., unseen: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -22,6 +22,7 @@ from inorder.protocol.options import to_json
 from inorder.server.desk import Desk, FlowControl, stream_numbers
 from inorder.server.desks import Desks
 from inorder.server.extensions.resources import own_options
+from inorder.server.extensions.takes import Takes
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
 from inorder.server.names import Names
 from inorder.server.resources import push_target
@@ -33,6 +34,7 @@ MAX_UNHEARD = 100
 # What is looked at before others have their turn: a request may name millions of leases, with a deadline for each.
 LEASES_AT_ONCE = 20_000
 MAX_KEEPS = 10_000
+MAX_UNSEEN = 1_000
 
 _position, _key, _data, _attributes, _publish_us = map(itemgetter, (POSITION, KEY, DATA, ATTRIBUTES, PUBLISH_US))
 
@@ -46,6 +48,7 @@ class Delivery:
         self._broker = broker
         self._names = names
         self._desks = desks
+        self._takes = Takes()
 
     def calls(self) -> Mapping[str, RawCall]:
         """Each by its name."""
@@ -61,10 +64,17 @@ class Delivery:
             raise subscription_missing(request.subscription)
         if push_target(found.options) is not None:
             raise not_pulled()
+        if len(request.unseen) > MAX_UNSEEN:
+            raise invalid(f"unseen: at most {MAX_UNSEEN} in one request, not {len(request.unseen)}.")
         delivery = v1.Delivery()
         records: list[Record] = []  # that are in it, gap records too
         room, size = request.max_messages, MAX_RESPONSE_BYTES
         try:
+            id_prefix, ack_id_prefix = self._broker.prefixes(name)
+            for take in request.unseen:
+                self._broker.release(name, self._takes.give_up(take, ack_id_prefix))
+            if self._takes.given_up(request.take):
+                room = 0
             while room > 0 and size > 0:
                 alone = room == request.max_messages
                 leased = self._broker.lease(name, room, max_bytes=size, alone=alone)
@@ -83,9 +93,9 @@ class Delivery:
                 if early or not gaps:
                     break
                 room, size = room - len(leased.records) + len(gaps), size - leased.size()
-            id_prefix, ack_id_prefix = self._broker.prefixes(name)
         except NotFound:
             raise subscription_missing(request.subscription) from None
+        self._takes.brought(request.take, ack_id_prefix, delivery.messages.leases)
         delivery.terms.id_prefix, delivery.terms.ack_id_prefix = id_prefix, ack_id_prefix
         return delivery
 

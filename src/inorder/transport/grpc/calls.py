@@ -57,22 +57,34 @@ class Calls:
 
     def once(self, method: str, request: bytes) -> Pending[bytes]:
         """Send it once: if the connection ends meanwhile, nobody knows whether it was done."""
-        return self._tried(method, request, self.timeout_seconds, lambda error: isinstance(error, Busy), wait=True)
+        return self._tried(
+            method, lambda: request, self.timeout_seconds, lambda error: isinstance(error, Busy), wait=True
+        )
 
     def repeated(self, method: str, request: bytes, timeout_seconds: float | None = None) -> Pending[bytes]:
         """Send it until it is answered, for as long as calls may take."""
         seconds = self.timeout_seconds if timeout_seconds is None else timeout_seconds
-        return self._tried(method, request, seconds, self.worth_repeating, wait=False)
+        return self._tried(method, lambda: request, seconds, self.worth_repeating, wait=False)
+
+    def renewed(self, method: str, request: Callable[[], bytes]) -> Pending[bytes]:
+        """The same with a request that is made anew each time."""
+        return self._tried(method, request, self.timeout_seconds, self.worth_repeating, wait=False)
 
     def _tried(
-        self, method: str, request: bytes, seconds: float, again: Callable[[BaseException | None], bool], *, wait: bool
+        self,
+        method: str,
+        request: Callable[[], bytes],
+        seconds: float,
+        again: Callable[[BaseException | None], bool],
+        *,
+        wait: bool,
     ) -> Pending[bytes]:
         answer: Pending[bytes] = Pending()
         give_up = time.monotonic() + seconds
 
         def attempt(pauses: Iterator[float]) -> None:
             left = max(give_up - time.monotonic(), 0.001)
-            self.begin(method, request, left, (), wait=wait)[0].add_done_callback(partial(finished, pauses))
+            self.begin(method, request(), left, (), wait=wait)[0].add_done_callback(partial(finished, pauses))
 
         def finished(pauses: Iterator[float], done: Pending[bytes]) -> None:
             error = done.exception()

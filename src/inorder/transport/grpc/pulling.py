@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import uuid
+from collections.abc import Callable, Sequence
 
 from inorder.errors import InvalidAckId
 from inorder.message import DATA, Gap, Message
@@ -15,6 +17,7 @@ from inorder.transport.grpc.columns import arrived
 
 TAKE = "/inorder.v1.Inorder/Take"
 MAX_TAKEN = 1_000  # by one call
+MAX_UNSEEN = 1_000  # answers that a server is told to be lost: so many do not get lost within a lease
 
 
 class Puller:
@@ -24,12 +27,15 @@ class Puller:
         self._calls = calls
         self._resource = resource
         self._sources: dict[str, PulledFrom] = {}  # by what their ack ids begin with
+        self._unseen = Unseen()
 
     def pull(self, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         def take() -> Pending[bytes]:
             check_whole("max_messages", max_messages)
-            request = v1.TakeRequest(subscription=self._resource, max_messages=min(max_messages, MAX_TAKEN))
-            return self._calls.repeated(TAKE, request.SerializeToString())
+            taking = _Taking(self._resource, min(max_messages, MAX_TAKEN), self._unseen)
+            taken = self._calls.renewed(TAKE, taking.request)
+            taken.add_done_callback(taking.ended)
+            return taken
 
         def taken(response: bytes) -> list[Message]:
             delivery = v1.Delivery.FromString(response)
@@ -47,6 +53,59 @@ class Puller:
             answers = CallAnswers(self._calls, self._resource, terms.ack_id_prefix)
             source = self._sources[terms.ack_id_prefix] = PulledFrom(answers, terms)
         return source
+
+
+class Unseen:
+    """Takes whose answers were lost: the server gives back what they have brought, before it brings more. Thread-safe.
+
+    Else what comes behind that in its key would come before it, where several of a key may be out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._takes: dict[str, None] = {}
+
+    def add(self, take: str) -> None:
+        with self._lock:
+            self._takes[take] = None
+            if len(self._takes) > MAX_UNSEEN:
+                del self._takes[next(iter(self._takes))]
+
+    def all(self) -> list[str]:
+        with self._lock:
+            return [*self._takes]
+
+    def told(self, takes: Sequence[str]) -> None:
+        with self._lock:
+            for take in takes:
+                self._takes.pop(take, None)
+
+
+class _Taking:
+    """One pull, however often the server is asked."""
+
+    def __init__(self, resource: str, max_messages: int, unseen: Unseen) -> None:
+        self._resource = resource
+        self._max_messages = max_messages
+        self._unseen = unseen
+        self._take = ""
+        self._told: list[str] = []
+
+    def request(self) -> bytes:
+        if self._take:
+            self._unseen.add(self._take)
+        self._take, self._told = uuid.uuid4().hex, self._unseen.all()
+        request = v1.TakeRequest(
+            subscription=self._resource, max_messages=self._max_messages, take=self._take, unseen=self._told
+        )
+        raw: bytes = request.SerializeToString()
+        return raw
+
+    def ended(self, taken: Pending[bytes]) -> None:
+        if taken.exception() is None:
+            self._unseen.told(self._told)
+        else:
+            self._unseen.add(self._take)
 
 
 class PulledFrom:
