@@ -7,7 +7,6 @@ it. Gap records go to the subscription's "gap" listeners, in their place.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -174,13 +173,17 @@ class TaskIteration(Iteration):
     def __init__(
         self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool, ahead: int
     ) -> None:
+        self._clock = transport.clock
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
         super().__init__(transport, subscription, listeners, size, one_per_key, ahead)
 
     def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # a closed loop has nobody waiting
+        try:
             self._loop.call_soon_threadsafe(self._arrived.set)
+        except RuntimeError:  # it was closed: nobody will ask for more, or answer what was given
+            if not self._ended:
+                self._clock.call_at(0, self.leave)  # not here: whoever wakes us expects that we return at once
 
     async def next(self) -> list[Message] | None:
         """The next messages, as soon as there are some; None when closed."""

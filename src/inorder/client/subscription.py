@@ -180,6 +180,7 @@ class Subscription:
         iteration = kind(self._transport, self.name, self._listeners, size, one_per_key, ahead)
         self._connection.opened(iteration)
         self._iterations.add(iteration)
+        iteration.closed.add_done_callback(lambda _: self._forget(iteration))
         return iteration
 
     def _end_soon(self, iteration: Iteration) -> None:
@@ -189,6 +190,9 @@ class Subscription:
 
     def _end(self, iteration: Iteration) -> None:
         iteration.leave()
+        self._forget(iteration)
+
+    def _forget(self, iteration: Iteration) -> None:
         self._connection.forget(iteration)
         self._iterations.discard(iteration)
 

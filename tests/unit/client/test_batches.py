@@ -1,5 +1,6 @@
 """Lists of messages with several of a key, acks in one go, and a loop that is poked before it begins."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -146,3 +147,29 @@ def test_a_gap_that_came_too_early_is_not_remembered_as_given_out() -> None:
                 break
         assert [one.count if isinstance(one, Gap) else one for one in told] == [b"0", b"1", 1, b"3"]
         assert [message.data for message in batches._iteration._intake._out.values()] == [b"3"]
+
+
+def test_a_loop_whose_event_loop_was_closed_keeps_nothing_from_others() -> None:
+    """Nobody goes on with it, and nothing ends it: neither a `finally` nor the garbage collector gets there."""
+    clock = ManualClock()
+    with PubSub(MessageQueue(clock=clock)) as pubsub:
+        three_of_each_key(pubsub, window=1)
+        subscription = pubsub.subscription("mover")
+        begun: list[bytes] = []
+
+        async def work() -> None:
+            async for message in subscription:
+                begun.append(message.data)
+                await asyncio.sleep(3600)
+
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # that the task never ended
+        task = loop.create_task(work())
+        while not begun:
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        clock.advance(60)
+        pulled = subscription.pull(10).result(0)
+        assert {(message.ordering_key, message.data) for message in pulled} == {("a", b"0"), ("b", b"0")}
+        assert not subscription._iterations
+        assert not task.done()
