@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from inorder.broker import microseconds
 from inorder.clock import SYSTEM_CLOCK, Clock
 from inorder.errors import Closed, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
+from inorder.forks import stays_here
 from inorder.message import Batch, Gap, Message, check_ordering_key
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions, check_whole
@@ -82,13 +83,19 @@ class GrpcTransport:
         self._lock = threading.Lock()
         self._server: Pending[Server] | None = None
         self._outlets = Outlets(lambda topic: self._with_server(lambda server: Pending.of(server.outlet(topic))))
-        self._closed = False
+        self._closed = ""  # or why it is
+        stays_here(self)
+
+    def _leave_to_parent(self) -> None:
+        # A thread that is not here may hold any lock of ours, or of gRPC's: nothing of it is touched any more.
+        self._lock = threading.Lock()
+        self._closed = "the connection did not survive a fork: it is the parent's; make another PubSub in this process"
 
     def _with_server(self, call: Callable[[Server], Pending[T]]) -> Pending[T]:
         """What the server answers, once it is known which kind it is."""
         with self._lock:
             if self._closed:
-                return Pending.failed(Closed("this PubSub is closed"))
+                return Pending.failed(Closed(self._closed))
             server = self._server
             if server is None or (server.done() and server.exception() is not None):
                 server = self._server = self._described()
@@ -154,12 +161,15 @@ class GrpcTransport:
     # -- messages ----------------------------------------------------------------------------------
 
     def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
+        if self._closed:
+            return Pending.failed(Closed(self._closed))
         if not batch[0]:
             return Pending.of([])
         return self._outlets.publish(topic, batch)
 
     def stop_waiting(self) -> None:
-        self._outlets.stop_waiting()
+        if not self._closed:
+            self._outlets.stop_waiting()
 
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         return self._with_server(lambda server: server.pull(subscription, max_messages, on_gap))
@@ -207,6 +217,6 @@ class GrpcTransport:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = "this PubSub is closed"
         self._calls.close()
         channel.leave(self._channel)
