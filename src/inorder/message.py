@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import repeat
+from itertools import compress, repeat
 from operator import add, itemgetter
 from time import sleep
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -311,11 +311,18 @@ class Leased(NamedTuple):
             return []
         return [lease for lease, record in zip(self.leases, self.records, strict=True) if isinstance(record[DATA], Gap)]
 
+    def only(self, leases: Collection[int]) -> Leased:
+        """Those with these leases."""
+        return self._those([lease in leases for lease in self.leases] if leases else ())
+
     def without(self, over: Collection[int]) -> Leased:
         """All but those with these leases."""
-        left = [one for one in zip(self.leases, self.attempts, self.records, strict=True) if one[0] not in over]
-        leases, attempts, records = zip(*left, strict=True) if left else ((), (), ())
-        return Leased(leases, attempts, list(records))
+        return self._those([lease not in over for lease in self.leases])
+
+    def _those(self, wanted: Sequence[bool]) -> Leased:
+        return Leased(
+            [*compress(self.leases, wanted)], [*compress(self.attempts, wanted)], [*compress(self.records, wanted)]
+        )
 
 
 def before_their_place(records: Iterable[Record]) -> list[int]:

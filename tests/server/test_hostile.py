@@ -19,7 +19,7 @@ from google.pubsub_v1.types import PubsubMessage, pubsub
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument
 from inorder.message import Message
-from inorder.options import SubscriptionOptions
+from inorder.options import QueueLimits, SubscriptionOptions
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.extensions.delivery import LEASES_AT_ONCE
 from inorder.server.extensions.takes import MAX_TAKES
@@ -472,15 +472,37 @@ def test_what_a_take_brought_that_nobody_saw_comes_again_before_what_is_behind(s
         ours.Take(subscription=name, max_messages=1, unseen=["a"] * 1_001)
 
 
+def test_a_gap_that_a_take_told_to_nobody_is_told_again_in_its_place(serve: Serve) -> None:
+    server = serve()
+    server.broker.register_topic("orders")
+    options = SubscriptionOptions(enable_message_ordering=True, queue_limits=QueueLimits(max_messages=1))
+    server.broker.register_subscription("worker", "orders", options)
+    server.broker.publish("orders", [Message(b"0", ordering_key="k"), Message(b"1", ordering_key="k")])
+    ours = Extensions(server.channel())
+    name = "projects/inorder/subscriptions/worker"
+    taken = ours.Take(subscription=name, max_messages=9, take="a").messages
+    assert [*taken.data] == [b"0"]
+    server.broker.settle("worker", [*taken.leases], ())
+    server.broker.publish("orders", [Message(b"2", ordering_key="k")])
+    first = ours.Take(subscription=name, max_messages=9, take="b").messages
+    assert [*first.data] == [b"", b"2"]
+    for take, unseen in (("c", "b"), ("d", "c")):  # which may be lost as well
+        again = ours.Take(subscription=name, max_messages=9, take=take, unseen=[unseen]).messages
+        assert [*again.data] == [b"", b"2"]
+        assert again.gaps[0] == first.gaps[0]
+    assert not ours.Take(subscription=name, max_messages=9, take="e").messages.data
+
+
 def test_a_server_remembers_so_many_takes(serve: Serve) -> None:
     server = serve()
     takes = server.server._extensions._delivery._takes
     for number in range(2 * MAX_TAKES):
         takes.brought(f"{number}", "p-", [number, number + 1, number + 5])
     assert len(takes._brought) == MAX_TAKES
-    assert takes.give_up("0", "p-") == []
-    assert takes.give_up(f"{2 * MAX_TAKES - 1}", "of another start") == []
-    assert takes.give_up(f"{2 * MAX_TAKES - 2}", "p-") == [2 * MAX_TAKES - 2, 2 * MAX_TAKES - 1, 2 * MAX_TAKES + 3]
+    assert takes.give_up("0", "p-") == ([], ())
+    assert takes.give_up(f"{2 * MAX_TAKES - 1}", "of another start") == ([], ())
+    last = 2 * MAX_TAKES - 2
+    assert takes.give_up(f"{last}", "p-") == ([last, last + 1, last + 5], ())
 
 
 def test_who_names_a_million_leases_holds_up_nobody(serve: Serve) -> None:

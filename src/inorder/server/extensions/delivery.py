@@ -68,11 +68,17 @@ class Delivery:
             raise invalid(f"unseen: at most {MAX_UNSEEN} in one request, not {len(request.unseen)}.")
         delivery = v1.Delivery()
         records: list[Record] = []  # that are in it, gap records too
+        told: list[Leased] = []  # the gaps of these
         room, size = request.max_messages, MAX_RESPONSE_BYTES
         try:
             id_prefix, ack_id_prefix = self._broker.prefixes(name)
             for take in request.unseen:
-                self._broker.release(name, self._takes.give_up(take, ack_id_prefix))
+                leases, untold = self._takes.give_up(take, ack_id_prefix)
+                self._broker.release(name, leases)
+                told += untold
+            for gaps in told:
+                add_columns(delivery.messages, gaps)
+                records += gaps.records
             if self._takes.given_up(request.take):
                 room = 0
             while room > 0 and size > 0:
@@ -87,15 +93,16 @@ class Delivery:
                     leased = leased.without(early)
                 add_columns(delivery.messages, leased)
                 records += leased.records
-                gaps = leased.gaps()
-                if gaps:
-                    self._broker.settle(name, gaps, ())  # told is enough: nobody answers for what is not there
-                if early or not gaps:
+                gaps = leased.only(leased.gaps())
+                if gaps.leases:
+                    self._broker.settle(name, gaps.leases, ())  # told is enough: nobody answers for what is not there
+                    told.append(gaps)
+                if early or not gaps.leases:
                     break
-                room, size = room - len(leased.records) + len(gaps), size - leased.size()
+                room, size = room - len(leased.records) + len(gaps.records), size - leased.size()
         except NotFound:
             raise subscription_missing(request.subscription) from None
-        self._takes.brought(request.take, ack_id_prefix, delivery.messages.leases)
+        self._takes.brought(request.take, ack_id_prefix, delivery.messages.leases, told)
         delivery.terms.id_prefix, delivery.terms.ack_id_prefix = id_prefix, ack_id_prefix
         return delivery
 

@@ -1,38 +1,54 @@
 """What takes have brought to clients, in case that one says that it never saw it.
 
 Where several messages of a key may be out, the ones behind would go before them otherwise: the client asks again, and
-those that it has not seen are out until their deadline.
+those that it has not seen are out until their deadline. And what it was told of gaps would be told to nobody.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from inorder.message import Leased
 
 MAX_TAKES = 10_000  # that are remembered; what others brought and nobody saw comes when its deadline has passed
+
+
+class Brought(NamedTuple):
+    """What a take has brought; nothing of nowhere, once it was given up."""
+
+    ack_id_prefix: str = ""
+    runs: Sequence[range] = ()  # of leases
+    gaps: Sequence[Leased] = ()  # what it has told, too
+
+
+GIVEN_UP = Brought()
 
 
 class Takes:
     """The last takes, by the names that their clients gave them."""
 
     def __init__(self) -> None:
-        self._brought: OrderedDict[str, tuple[str, list[range]]] = OrderedDict()
+        self._brought: OrderedDict[str, Brought] = OrderedDict()
 
-    def brought(self, take: str, ack_id_prefix: str, leases: Sequence[int]) -> None:
+    def brought(self, take: str, ack_id_prefix: str, leases: Sequence[int], gaps: Sequence[Leased] = ()) -> None:
         if take and leases:
-            self._remember(take, ack_id_prefix, [*_runs(leases)])
+            self._remember(take, Brought(ack_id_prefix, [*_runs(leases)], gaps))
 
-    def give_up(self, take: str, ack_id_prefix: str) -> list[int]:
-        """What it has brought of a subscription; should it come only now, it must not bring anything."""
-        prefix, runs = self._brought.get(take, ("", []))
-        self._remember(take, "", [])
-        return [lease for run in runs for lease in run] if prefix == ack_id_prefix else []
+    def give_up(self, take: str, ack_id_prefix: str) -> tuple[list[int], Sequence[Leased]]:
+        """The leases and the gaps that it has brought of a subscription. Should it come only now, it brings nothing."""
+        brought = self._brought.get(take, GIVEN_UP)
+        self._remember(take, GIVEN_UP)
+        if brought.ack_id_prefix != ack_id_prefix:
+            return [], ()
+        return [lease for run in brought.runs for lease in run], brought.gaps
 
     def given_up(self, take: str) -> bool:
-        return self._brought.get(take) == ("", [])
+        return self._brought.get(take) is GIVEN_UP
 
-    def _remember(self, take: str, ack_id_prefix: str, runs: list[range]) -> None:
-        self._brought[take] = ack_id_prefix, runs
+    def _remember(self, take: str, brought: Brought) -> None:
+        self._brought[take] = brought
         self._brought.move_to_end(take)
         if len(self._brought) > MAX_TAKES:
             self._brought.popitem(last=False)
