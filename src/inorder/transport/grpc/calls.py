@@ -166,7 +166,8 @@ class Calls:
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return UnknownCall(text)
         details = [value for key, value in call.trailing_metadata() or () if key == DETAILS]
-        if code in _BROKEN and not details:
+        # What we have cancelled may have the details of an answer that came at the same moment: they do not count.
+        if code is grpc.StatusCode.CANCELLED or (code in _BROKEN and not details):
             return Unavailable(f"no answer from {self.address}: {text}")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineExceeded(f"no answer from {self.address} in time")
