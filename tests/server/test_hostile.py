@@ -468,8 +468,9 @@ def test_what_a_take_brought_that_nobody_saw_comes_again_before_what_is_behind(s
     for late in ("a", "c"):  # they were sent before, and come only now
         assert not ours.Take(subscription=name, max_messages=1, take=late).messages.data
     assert not server.broker.over("worker", again.leases)
-    with pytest.raises(InvalidArgument):
-        ours.Take(subscription=name, max_messages=1, unseen=["a"] * 1_001)
+    for wrong in ({"unseen": ["a"] * 1_001}, {"unseen": ["a", "b" * 65]}, {"take": "a" * 65}):
+        with pytest.raises(InvalidArgument):
+            ours.Take(subscription=name, max_messages=1, **wrong)
 
 
 def test_a_gap_that_a_take_told_to_nobody_is_told_again_in_its_place(serve: Serve) -> None:

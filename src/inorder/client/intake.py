@@ -143,7 +143,7 @@ class Intake:
                 return messages
 
     def _miss_what_is_late(self, taken: Sequence[Message]) -> None:
-        """What nobody has said to be extended, by these or by what waits, may be somebody else's by now."""
+        """Of these, and of what waits, may be somebody else's by now what nobody has said to be extended."""
         now_us = self._clock.now_us()
         waiting = [*taken, *self._line.messages()]
         self._miss([message._lease for message in waiting if message._until_us <= now_us])

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 from inorder.client.pubsub import PubSub
 from inorder.client.subscription import Subscription
 from inorder.consumers.partitions import PartitionedTopic
+from inorder.consumers.partitions.group import OnGap
 from inorder.consumers.store import Store
 from inorder.errors import AlreadyExists, FailedPrecondition, InvalidArgument
-from inorder.message import Gap, Message
+from inorder.message import Message
 from inorder.options import RetryPolicy, SubscriptionOptions, check_name, known
 from inorder.pending import Pending
 
@@ -28,7 +29,6 @@ from inorder.pending import Pending
 STANDARD_RETRY = RetryPolicy(minimum_backoff=0.1, maximum_backoff=10)
 
 Handler = Callable[[Message], Any]
-OnGap = Callable[[Gap], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from inorder.protocol.options import to_json
 from inorder.server.desk import Desk, FlowControl, stream_numbers
 from inorder.server.desks import Desks
 from inorder.server.extensions.resources import own_options
-from inorder.server.extensions.takes import Takes
+from inorder.server.extensions.takes import MAX_NAME_LENGTH, Takes
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
 from inorder.server.names import Names
 from inorder.server.resources import push_target
@@ -66,16 +66,22 @@ class Delivery:
             raise not_pulled()
         if len(request.unseen) > MAX_UNSEEN:
             raise invalid(f"unseen: at most {MAX_UNSEEN} in one request, not {len(request.unseen)}.")
+        longest = max(map(len, (request.take, *request.unseen)))
+        if longest > MAX_NAME_LENGTH:  # they are remembered
+            raise invalid(f"take, unseen: names of up to {MAX_NAME_LENGTH} characters, not {longest}.")
         delivery = v1.Delivery()
         records: list[Record] = []  # that are in it, gap records too
         told: list[Leased] = []  # the gaps of these
         room, size = request.max_messages, MAX_RESPONSE_BYTES
         try:
             id_prefix, ack_id_prefix = self._broker.prefixes(name)
+            unseen: list[int] = []
             for take in request.unseen:
                 leases, untold = self._takes.give_up(take, ack_id_prefix)
-                self._broker.release(name, leases)
+                unseen += leases
                 told += untold
+            if unseen:
+                self._broker.release(name, unseen)
             for gaps in told:
                 add_columns(delivery.messages, gaps)
                 records += gaps.records

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from inorder.message import Leased
 
+MAX_NAME_LENGTH = 64
 MAX_TAKES = 10_000  # that are remembered; what others brought and nobody saw comes when its deadline has passed
 
 
