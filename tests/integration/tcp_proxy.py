@@ -1,4 +1,4 @@
-"""A way to a server that can be slow, and can be cut."""
+"""A way to a server that can be slow, can be held up, and can be cut."""
 
 import socket
 import threading
@@ -11,6 +11,8 @@ class TcpProxy:
 
     def __init__(self, port: int) -> None:
         self.delay_seconds = 0.0  # of each piece, in each direction
+        self.open = threading.Event()  # while it is not set, nothing is passed on
+        self.open.set()
         self._to = port
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -38,6 +40,7 @@ class TcpProxy:
             while data := one.recv(65_536):
                 if self.delay_seconds:
                     time.sleep(self.delay_seconds)
+                self.open.wait()
                 other.sendall(data)
         self._end(one)
         self._end(other)
@@ -58,4 +61,5 @@ class TcpProxy:
 
     def close(self) -> None:
         self._listener.close()
+        self.open.set()
         self.cut()

@@ -1,18 +1,26 @@
 """`PubSub` over the wire where there are several: names of producers, and what one leaves to the others."""
 
+import threading
 from dataclasses import asdict
 from itertools import islice
 
 import pytest
 
 from inorder import PubSub
+from inorder.broker import MessageQueue
+from inorder.client.intake import Intake
 from inorder.errors import InvalidArgument, KeyPaused, NotFound, ProducerFenced
 from inorder.message import Message
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.protocol.options import changes_of, to_json
 from inorder.server.extensions import delivery, keys, resources
+from inorder.testing import ManualClock
+from inorder.transport.address import parse
+from inorder.transport.grpc.transport import GrpcTransport
 
-from .conftest import Running
+from ..integration.tcp_proxy import TcpProxy
+from .conftest import Running, Serve
+from .test_streaming import wait_until
 
 PATIENCE_SECONDS = 30
 
@@ -136,3 +144,44 @@ def test_a_client_goes_by_what_it_knows_of_options_and_counters_of_a_later_serve
         (batch,) = islice(pubsub.subscription("all").batches(1), 1)
         assert [message.data for message in batch] == [b"a"]
     plain.close().result()
+
+
+def test_what_was_held_up_on_its_way_for_longer_than_its_lease_is_not_begun(serve: Serve) -> None:
+    """Whoever gets it next may have handled it by then, and what comes behind it."""
+    there, here = ManualClock(), ManualClock(1_600_000_000)
+    server = serve(MessageQueue(clock=there), project="shop")
+    broker = server.broker
+    broker.register_topic("orders")
+    broker.register_subscription("worker", "orders", {"message_ordering": True})
+    proxy, woken = TcpProxy(server.port), threading.Event()
+    transport = GrpcTransport(parse(f"grpc://127.0.0.1:{proxy.port}?project=shop"), here)
+    try:
+        intake = Intake(transport, "worker", woken.set, print)
+
+        def next_one() -> Message:
+            while (message := intake.next()) is None:
+                assert woken.wait(PATIENCE_SECONDS)
+                woken.clear()
+            return message
+
+        broker.publish("orders", [Message(b"1", ordering_key="k")])
+        first = next_one()
+        intake.finished(first)
+        acked = first.ack()
+        intake.flush()
+        acked.result(PATIENCE_SECONDS)
+
+        proxy.open.clear()
+        broker.publish("orders", [Message(b"2", ordering_key="k")])
+        wait_until(lambda: broker.metrics("worker").outstanding_messages == 1)
+        there.advance(11)
+        wait_until(lambda: broker.metrics("worker").counters.redelivered == 1)
+        here.advance(11)
+        proxy.open.set()
+        second = next_one()
+        assert (second.data, second.delivery_attempt) == (b"2", 2)
+        intake.stop()
+        intake.close().result(PATIENCE_SECONDS)
+    finally:
+        transport.close()
+        proxy.close()

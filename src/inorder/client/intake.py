@@ -284,8 +284,8 @@ class Intake:
         held = self._held
         return len(held) - sum(map(held.__contains__, chain(self._out, self._left)))
 
-    def _hold_taken(self, messages: list[Message], options: SubscriptionOptions | None) -> bool:
-        """Hold what was taken by these options; whether there is anything of it."""
+    def _hold_taken(self, messages: list[Message], options: SubscriptionOptions | None, since_us: int) -> bool:
+        """Hold what was taken by these options, leased since then; whether there is anything of it."""
         if self._terms.options is not self._options:
             self._follow()
         with self._lock:
@@ -293,18 +293,20 @@ class Intake:
                 messages = []  # taken back when the rules changed
             stopped = self.stopped
             if not stopped:
-                self._hold(messages)
-        leases = [message._lease for message in messages] if stopped or options is not self._options else []
+                self._hold(messages, since_us)
+            # The timer comes after half a deadline, which would be too late, or nearly.
+            late = since_us + self._deadline_us // 3 < self._clock.now_us()
+        leases = [message._lease for message in messages] if stopped or late or options is not self._options else []
         if stopped:
             self._release(leases)
         elif leases:
-            self._keep_leases(leases)  # they came with another deadline
+            self._keep_leases(leases)  # or they came with another deadline
         return bool(messages) and not stopped
 
-    def _hold(self, messages: list[Message]) -> None:
+    def _hold(self, messages: list[Message], since_us: int) -> None:
         if not messages:
             return
-        until_us = self._clock.now_us() + self._deadline_us
+        until_us = since_us + self._deadline_us
         self._sure_until_us = min(self._sure_until_us, until_us)
         for message in messages:
             message._until_us = until_us

@@ -420,18 +420,22 @@ class Demand(_message.Message):
     def __init__(self, subscription: _Optional[str] = ..., number: _Optional[int] = ..., ack_id_prefix: _Optional[str] = ..., acks: _Optional[_Iterable[int]] = ..., nacks: _Optional[_Iterable[int]] = ..., keeps: _Optional[_Iterable[_Union[Demand.Keep, _Mapping]]] = ..., releases: _Optional[_Iterable[int]] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., last: bool = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("terms", "messages", "confirmations", "problems", "sent_bytes")
+    __slots__ = ("terms", "messages", "confirmations", "problems", "sent_bytes", "sent_us", "granted_us")
     TERMS_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CONFIRMATIONS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_US_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_US_FIELD_NUMBER: _ClassVar[int]
     terms: Terms
     messages: Columns
     confirmations: _containers.RepeatedCompositeFieldContainer[Confirmation]
     problems: _containers.RepeatedScalarFieldContainer[str]
     sent_bytes: int
-    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., messages: _Optional[_Union[Columns, _Mapping]] = ..., confirmations: _Optional[_Iterable[_Union[Confirmation, _Mapping]]] = ..., problems: _Optional[_Iterable[str]] = ..., sent_bytes: _Optional[int] = ...) -> None: ...
+    sent_us: int
+    granted_us: int
+    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., messages: _Optional[_Union[Columns, _Mapping]] = ..., confirmations: _Optional[_Iterable[_Union[Confirmation, _Mapping]]] = ..., problems: _Optional[_Iterable[str]] = ..., sent_bytes: _Optional[int] = ..., sent_us: _Optional[int] = ..., granted_us: _Optional[int] = ...) -> None: ...
 
 class Columns(_message.Message):
     __slots__ = ("leases", "positions", "attempts", "ordering_keys", "data", "publish_us", "attributes", "gaps")

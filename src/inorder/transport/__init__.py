@@ -32,6 +32,7 @@ class Taken(NamedTuple):
 
     messages: list[Message]
     options: SubscriptionOptions | None
+    since_us: int  # their leases last from then on, by the clock of the transport: from afar it took time to come
 
 
 class Deliveries(Protocol):

@@ -129,15 +129,15 @@ class EmbeddedDeliveries:
         self.ack_id_prefix = self.terms.ack_id_prefix
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
-        options = self.terms.options
+        options, now_us = self.terms.options, self._broker.clock.now_us()
         if not max_messages:
-            return Taken([], options)  # nothing is on its way here
+            return Taken([], options, now_us)  # nothing is on its way here
         messages = self._broker.take(self._subscription, max_messages, source, max_bytes=max_bytes, alone=alone)
         while options is not self.terms.options:  # perhaps what was taken was then taken back, by new rules
             options = self.terms.options
             over = {*self._broker.over(self._subscription, [message._lease for message in messages])}
             messages = [message for message in messages if message._lease not in over]
-        return Taken(messages, options)
+        return Taken(messages, options, now_us)
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         try:

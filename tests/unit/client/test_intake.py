@@ -335,6 +335,24 @@ def test_what_was_given_out_is_not_begun_once_its_lease_is_over_by_our_own_clock
     assert intake.holds(first)  # it runs, and may be answered: perhaps the broker has extended it
 
 
+def test_what_took_long_to_come_is_extended_at_once(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1")
+    consumer.meanwhile("taken", lambda: consumer.clock.advance(4))
+    consumer.next()
+    assert consumer.calls[-2:] == ["taken", "extend"]
+    consumer.clock.advance(7)  # now its first lease would be over
+    assert not intake.doubts
+    assert not consumer.queue.pull("worker", 1)
+
+
+def test_what_took_longer_to_come_than_its_lease_lasts_is_not_given_out(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", "2")
+    consumer.cut_off = True  # nobody says that it is over
+    consumer.meanwhile("taken", lambda: consumer.clock.advance(11))
+    again = consumer.next()
+    assert (again.data, again.delivery_attempt) == (b"1", 2)
+
+
 def test_what_was_in_doubt_goes_on_when_the_broker_is_reached_again(consumer: Consumer, intake: Intake) -> None:
     consumer.publish("1", "2", "3")
     first = consumer.next()

@@ -1,5 +1,7 @@
-"""What a call that failed stands for."""
+"""What a call that failed stands for, and when it is tried again."""
 
+import random
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from inorder.errors import Closed, InorderError, QueueFull, Unavailable
 from inorder.protocol.facts import DETAILS, details_of
-from inorder.transport.grpc.calls import Calls
+from inorder.transport.grpc.calls import Calls, pauses
 
 
 def failed(code: grpc.StatusCode, text: str, told: InorderError | None = None) -> Any:
@@ -30,3 +32,14 @@ def test_what_a_server_tells_in_details_is_its_answer() -> None:
     calls = Calls(SimpleNamespace(address="localhost:1"), 60)  # type: ignore[arg-type]
     error = calls.error_of(failed(grpc.StatusCode.UNAVAILABLE, "no room", Closed("no room")))
     assert type(error) is Closed
+
+
+def test_pauses_grow_and_leave_the_chance_of_the_program_alone() -> None:
+    random.seed(1)
+    before = random.getstate()
+    waits = list(islice(pauses(), 20))
+    assert random.getstate() == before
+    random.seed(1)
+    assert list(islice(pauses(), 20)) != waits  # processes that were seeded alike do not come back at once
+    assert 0.025 <= waits[0] <= 0.05
+    assert 1 <= waits[-1] <= 2

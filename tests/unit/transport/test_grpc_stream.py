@@ -7,6 +7,7 @@ from typing import Any
 
 from inorder import Message
 from inorder.broker import MessageQueue
+from inorder.clock import MICROSECONDS
 from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
@@ -55,9 +56,9 @@ class Server:
     def send(self, delivery: v1.Delivery) -> None:
         self._sent.put(delivery.SerializeToString())
 
-    def deliver(self, *texts: str, key: str = "k") -> list[int]:
+    def deliver(self, *texts: str, key: str = "k", granted_us: int = 0, sent_us: int = 0) -> list[int]:
         self.broker.publish("orders", [Message(text.encode(), ordering_key=key) for text in texts])
-        leased, delivery = self.broker.lease("worker", 100), v1.Delivery()
+        leased, delivery = self.broker.lease("worker", 100), v1.Delivery(granted_us=granted_us, sent_us=sent_us)
         add_columns(delivery.messages, leased)
         self.send(delivery)
         return [*leased.leases]
@@ -86,4 +87,46 @@ def test_what_came_behind_a_message_that_was_lost_is_given_back_and_not_given_ou
     assert [*server.heard("releases").releases] == [third]
     taken = deliveries.take(100, 10**9, True, server.broker.consumer("worker"), 100)
     assert [message.data for message in taken.messages] == [b"a"]
+    server.cancel()
+
+
+def test_leases_last_since_they_were_granted_however_long_they_were_on_their_way() -> None:
+    server, woken = Server(), threading.Semaphore(0)
+    calls: Any = server
+    deliveries = OwnDeliveries(calls, server.clock, "worker", "worker", woken.release, print, True)
+    assert woken.acquire(timeout=PATIENCE_SECONDS)
+    begin_us = server.clock.now_us()
+    apart_us = 3_600 * MICROSECONDS  # the clock of the server is ahead
+
+    def since_us(granted: int, sent: int) -> float:
+        """Seconds from the begin on, as those by the clock of the server."""
+        granted_us, sent_us = (begin_us + apart_us + seconds * MICROSECONDS for seconds in (granted, sent))
+        server.deliver("1", granted_us=granted_us, sent_us=sent_us)
+        assert woken.acquire(timeout=PATIENCE_SECONDS)
+        taken = deliveries.take(100, 10**9, True, server.broker.consumer("worker"), 100)
+        return (taken.since_us - begin_us) / MICROSECONDS
+
+    assert since_us(granted=0, sent=0) == 0
+    server.clock.advance(7)
+    assert since_us(granted=2, sent=3) == 2
+    assert since_us(granted=7, sent=7) == 7
+    server.cancel()
+
+
+def test_leases_that_were_kept_last_since_that_was_asked_for() -> None:
+    server, woken = Server(), threading.Semaphore(0)
+    calls: Any = server
+    deliveries = OwnDeliveries(calls, server.clock, "worker", "worker", woken.release, print, True)
+    server.deliver("1")
+    for _ in range(2):
+        assert woken.acquire(timeout=PATIENCE_SECONDS)
+    server.clock.advance(3)
+    asked = server.heard("keeps")
+    asked_us = server.clock.now_us()
+    server.clock.advance(1)
+    server.send(v1.Delivery(confirmations=[v1.Confirmation(number=asked.number)]))
+    server.deliver("2")
+    assert woken.acquire(timeout=PATIENCE_SECONDS)
+    taken = deliveries.take(100, 10**9, True, server.broker.consumer("worker"), 100)
+    assert ([message.data for message in taken.messages], taken.since_us) == ([b"1", b"2"], asked_us - 500_000)
     server.cancel()

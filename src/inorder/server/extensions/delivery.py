@@ -252,6 +252,7 @@ class OwnStream:
         self._terms: v1.Terms | None = self._terms_now()
         self._waiting: list[Leased] = []
         self._waiting_messages = self._waiting_bytes = 0
+        self._granted_us = 0  # since when the first of these has waited
         self._confirmations: list[v1.Confirmation] = []
         self._problems: list[str] = []
         self._heard = asyncio.Event()
@@ -297,8 +298,14 @@ class OwnStream:
         return delivery
 
     def _seal(self) -> v1.Delivery:
-        delivery = v1.Delivery(terms=self._terms, confirmations=self._confirmations, problems=self._problems)
+        delivery = v1.Delivery(
+            terms=self._terms,
+            confirmations=self._confirmations,
+            problems=self._problems,
+            sent_us=self._broker.clock.now_us(),
+        )
         if self._waiting:
+            delivery.granted_us = self._granted_us
             for leased in self._waiting:
                 add_columns(delivery.messages, leased)
             self._sent_bytes += self._waiting_bytes
@@ -367,6 +374,8 @@ class OwnStream:
         count, size = len(leased.records), leased.size()
         self._given += count
         self._given_bytes += size
+        if not self._waiting:
+            self._granted_us = self._broker.clock.now_us()
         self._waiting.append(leased)
         self._waiting_messages += count
         self._waiting_bytes += size

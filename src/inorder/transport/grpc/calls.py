@@ -4,11 +4,11 @@ it says that it has time later.
 
 from __future__ import annotations
 
-import random
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from random import SystemRandom
 from typing import Any
 
 import grpc
@@ -26,6 +26,8 @@ PROBE_SECONDS = 5.0  # within which a server answers that lives, even one that h
 # Between two tries: at first soon, as a restart may be over; never for long, as somebody waits.
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
+
+_chance = SystemRandom()  # not Python's own, which a program may have seeded, in each of its processes alike
 
 # What becomes of a call whose connection ends, as gRPC tells it.
 _BROKEN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
@@ -185,7 +187,7 @@ def pauses() -> Iterator[float]:
     """How long to wait before each next try; a little by chance, so that not all come back at once."""
     pause = FIRST_PAUSE_SECONDS
     while True:
-        yield pause * random.uniform(0.5, 1)
+        yield pause * _chance.uniform(0.5, 1)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 

@@ -55,6 +55,7 @@ class PlainDeliveries:
         self._options = options
         self._lock = threading.Lock()
         self._arrived: list[tuple[Any, int]] = []  # messages and leases
+        self._since_us = 0  # from when these leases last
         self._keeper: Timer | None = None
         self._failure: InorderError | None = None
         self._hang_up = threading.Event()
@@ -68,8 +69,9 @@ class PlainDeliveries:
             if self._failure is not None and max_messages:
                 raise self._failure
             received, self._arrived = self._arrived, []
+            since_us = self._since_us
         messages = read(received, lambda prefix: _From(prefix, source))
-        return Taken(messages, self.terms.options)
+        return Taken(messages, self.terms.options, since_us)
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         return self._answers.settle(acks, nacks)
@@ -132,6 +134,8 @@ class PlainDeliveries:
         received = list(received)
         leases = self._answers.leased(received)
         with self._lock:
+            if not self._arrived:
+                self._since_us = self._clock.now_us()
             self._arrived.extend(zip(received, leases, strict=True))
             if self._keeper is None:
                 self._keep_later()
@@ -146,10 +150,16 @@ class PlainDeliveries:
         with self._lock:
             leases = [lease for _, lease in self._arrived]
             self._keeper = None
+            asked_us = self._clock.now_us()
             if leases and not self._hang_up.is_set():
                 self._keep_later()
+
+        def kept(_: object) -> None:
+            with self._lock:
+                self._since_us = max(self._since_us, asked_us)  # what came meanwhile came later than that
+
         if leases:
-            self._answers.extend(leases, self._options.ack_deadline_seconds)
+            self._answers.extend(leases, self._options.ack_deadline_seconds).map(kept)
 
     def _fail(self, error: InorderError) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -27,6 +27,7 @@ from inorder.transport import Taken
 from inorder.transport.grpc.answering import CallAnswers, Said, fill
 from inorder.transport.grpc.calls import Busy, Calls, look_later, pause_after, pauses
 from inorder.transport.grpc.columns import arrived
+from inorder.transport.grpc.transit import Transit
 
 STREAMING_PULL = "/google.pubsub.v1.Subscriber/StreamingPull"
 
@@ -37,6 +38,11 @@ class Terms:
     """What the consumer goes by."""
 
     options: SubscriptionOptions | None = None
+
+
+class _Arrived(NamedTuple):
+    batch: Leased
+    since_us: int  # from when its leases last
 
 
 class OwnDeliveries:
@@ -73,13 +79,13 @@ class OwnDeliveries:
         self._prefix = ""  # of this one
         self._offset = 0
         self._next_lease = 0  # behind all that have come
-        self._arrived: list[Leased] = []
-        self._kept_us = 0  # since when the leases of these are known to be ours
+        self._arrived: list[_Arrived] = []
         self._keeper: Timer | None = None
         self._unsaid: list[Said] = []
         self._unconfirmed: dict[int, list[Said]] = {}
         self._numbers = 0  # of requests
         # Of the stream in use, from first to last.
+        self._transit = Transit()
         self._may_come = self._may_come_bytes = 0
         self._told_may_come = self._told_may_come_bytes = 0
         self._came = self._came_bytes = 0
@@ -109,15 +115,13 @@ class OwnDeliveries:
             if self._failure is not None and max_messages:
                 raise self._failure
             options = self.terms.options
-            batches, self._arrived = self._arrived, []
-            if batches and self._kept_us + self._deadline_us() <= self._clock.now_us():
-                batches = []  # this process stood still, and their time is over
+            taken, self._arrived = self._arrived, []
             if max_messages:
-                self._want(max_messages if not self._eager else room, max_bytes, alone, batches)
+                self._want(max_messages if not self._eager else room, max_bytes, alone, [batch for batch, _ in taken])
         messages: list[Message] = []
-        for batch in batches:
+        for batch, _ in taken:
             messages += batch.messages(source)
-        return Taken(messages, options)
+        return Taken(messages, options, min([since_us for _, since_us in taken], default=0))
 
     def _want(self, room: int, max_bytes: int, alone: bool, batches: Sequence[Leased]) -> None:
         """Say how much more may come, now that these are taken."""
@@ -197,6 +201,7 @@ class OwnDeliveries:
                 self._numbers += 1
                 demand.number = self._numbers
                 self._unconfirmed[demand.number] = said
+                self._transit.asked(demand.number, self._clock.now_us())
             self._told_may_come, self._told_may_come_bytes = self._may_come, self._may_come_bytes
             prefix, offset = self._prefix, self._offset
         if said:
@@ -248,6 +253,7 @@ class OwnDeliveries:
             # What was allowed and has not come may come now.
             self._may_come, self._may_come_bytes = self._may_come - self._came, self._may_come_bytes - self._came_bytes
             self._came = self._came_bytes = 0
+            self._transit = Transit()
         self._call = self._calls.stream(STREAMING_PULL, requests, ((PROTOCOL_KEY, "1"),))
         return self._call
 
@@ -255,12 +261,16 @@ class OwnDeliveries:
         too_late: list[Said] = []
         confirmed: list[tuple[list[Said], list[int]]] = []
         with self._lock:
+            left_us = now_us = self._clock.now_us()
+            if delivery.sent_us:  # an older server does not say it
+                confirmations = [confirmation.number for confirmation in delivery.confirmations]
+                left_us = self._transit.left_us(delivery.sent_us, now_us, confirmations)
             news = delivery.HasField("terms")
             if news:
                 too_late = self._take_terms(delivery.terms)
             if delivery.messages.leases:
                 news = True
-                self._take_in(delivery)
+                self._take_in(delivery, left_us)
             for confirmation in delivery.confirmations:
                 over = [lease + self._offset for lease in confirmation.over]
                 confirmed.append((self._unconfirmed.pop(confirmation.number, []), over))
@@ -306,16 +316,15 @@ class OwnDeliveries:
         self._more.notify()
         return too_late
 
-    def _take_in(self, delivery: v1.Delivery) -> None:
+    def _take_in(self, delivery: v1.Delivery, left_us: int) -> None:
         batch = arrived(delivery.messages, self._offset)
         self._next_lease = max(self._next_lease, batch.leases[-1] + 1)  # they are granted one after another
         self._came += len(batch.records)
         self._came_bytes = delivery.sent_bytes
-        if not self._arrived:
-            self._kept_us = self._clock.now_us()
-            if self._keeper is None and not self._closing:
-                self._keep_later()
-        self._arrived.append(batch)
+        if self._keeper is None and not self._closing:
+            self._keep_later()
+        waited_us = delivery.sent_us - delivery.granted_us  # on the server
+        self._arrived.append(_Arrived(batch, left_us - waited_us))
 
     # -- leases of what nobody has taken yet -------------------------------------------------------
 
@@ -326,7 +335,7 @@ class OwnDeliveries:
     def _keep(self) -> None:
         with self._lock:
             self._keeper = None
-            leases = [lease for batch in self._arrived for lease in batch.leases]
+            leases = [lease for batch, _ in self._arrived for lease in batch.leases]
             options, asked_us = self.terms.options, self._clock.now_us()
             if not leases or options is None or self._closing:
                 return
@@ -334,10 +343,13 @@ class OwnDeliveries:
 
         def kept(over: list[int]) -> None:
             with self._lock:
-                self._kept_us = asked_us
-                behind = _behind(self._arrived, over) if over else set()
-                if over:
-                    self._arrived = [batch.without(behind.union(over)) for batch in self._arrived]
+                behind = _behind([batch for batch, _ in self._arrived], over) if over else set()
+                arrived, self._arrived = self._arrived, []
+                for batch, since_us in arrived:
+                    since_us = asked_us if batch.leases[-1] <= leases[-1] else since_us  # or it came meanwhile
+                    ours = batch.without(behind.union(over)) if over else batch
+                    if ours.leases:
+                        self._arrived.append(_Arrived(ours, since_us))
             if behind:
                 self._say(Said(released=[*behind]))
 
@@ -360,7 +372,7 @@ class OwnDeliveries:
         if not self._last_said or self._unconfirmed:
             return
         if self._arrived:
-            leases = [lease for batch in self._arrived for lease in batch.leases]
+            leases = [lease for batch, _ in self._arrived for lease in batch.leases]
             self._arrived = []
             self._unsaid.append(Said(released=leases))
         if self._unsaid:
