@@ -22,6 +22,9 @@ from inorder.errors import ForeignState, InvalidArgument
 
 S = TypeVar("S")
 
+# Versions of Python differ in how much deeper they write than they read: what is written must be readable by all.
+MAX_LEVELS = 100
+
 
 def dump(name: str, state: tuple[Any, ...]) -> bytes:
     """A state that consists of plain values."""
@@ -34,19 +37,24 @@ def load(name: str, data: bytes, make: Callable[..., S]) -> S:
         found, *fields = _decode(data.decode())
         if found == name:
             return make(*map(_unpacked, fields))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ForeignState(name, f"damaged, {error}") from None
     raise ForeignState(name, f"it is one of {found!r}")
 
 
-def text(value: Any) -> str:
-    """A plain value as `dump` writes it."""
+def text(value: Any, level: int = 0) -> str:
+    """A plain value as `dump` writes it, inside of so many others."""
     kind = type(value)
-    if kind in _WRITERS:
-        return _WRITERS[kind](value)
-    for known, write in _WRITERS.items():  # one that was derived from a plain one
+    if kind in _FLAT:
+        return _FLAT[kind](value)
+    if kind in _NESTED:
+        return _NESTED[kind](value, level)
+    for known, write in _FLAT.items():  # one that was derived from a plain one
         if isinstance(value, known):
             return write(value)
+    for known, write_nested in _NESTED.items():
+        if isinstance(value, known):
+            return write_nested(value, level)
     raise InvalidArgument(f"not a plain value: {kind.__name__}, where bytes, text, numbers and the like may be")
 
 
@@ -103,35 +111,49 @@ def _bytes(value: bytes) -> str:
     return f'{{"b":"{b2a_base64(value, newline=False).decode()}"}}'
 
 
-def _tuple(value: Iterable[Any]) -> str:
-    return f"[{','.join([_WRITERS[type(one)](one) if type(one) in _WRITERS else text(one) for one in value])}]"
+def _tuple(value: Iterable[Any], level: int) -> str:
+    if level >= MAX_LEVELS:
+        raise _TooDeep
+    level += 1
+    parts = [
+        _FLAT[type(one)](one)
+        if type(one) in _FLAT
+        else _NESTED[type(one)](one, level)
+        if type(one) in _NESTED
+        else text(one, level)
+        for one in value
+    ]
+    return f"[{','.join(parts)}]"
 
 
-def _list(value: list[Any]) -> str:
-    # Not by `_tuple`, so that it may be nested as deeply.
-    return f'{{"l":[{",".join([_WRITERS[type(one)](one) if type(one) in _WRITERS else text(one) for one in value])}]}}'
+def _list(value: list[Any], level: int) -> str:
+    return f'{{"l":{_tuple(value, level)}}}'
 
 
-def _dict(value: dict[Any, Any]) -> str:
+def _dict(value: dict[Any, Any], level: int) -> str:
     if not {*map(type, value)} <= {str}:
         raise InvalidArgument(f"not a plain value: a dict with keys that are not strings: {value!r}")
-    return f'{{"d":[{",".join([f"[{_quoted(key)},{text(value[key])}]" for key in sorted(value)])}]}}'
+    if level >= MAX_LEVELS:
+        raise _TooDeep
+    level += 1
+    return f'{{"d":[{",".join([f"[{_quoted(key)},{text(value[key], level)}]" for key in sorted(value)])}]}}'
 
 
-_WRITERS: dict[type, Callable[[Any], str]] = {
+class _TooDeep(InvalidArgument):
+    def __init__(self) -> None:
+        super().__init__(f"not a plain value: it is nested in more than {MAX_LEVELS} levels")
+
+
+_FLAT: dict[type, Callable[[Any], str]] = {
     NoneType: lambda _: "null",
     bool: _bool,  # before int, of which it is derived
     int: int.__repr__,
     float: _float,
     str: _quoted,
     bytes: _bytes,
-    tuple: _tuple,
-    list: _list,
-    dict: _dict,
 }
 
-
-_FLAT = frozenset(_WRITERS) - {tuple, list, dict}
+_NESTED: dict[type, Callable[[Any, int], str]] = {tuple: _tuple, list: _list, dict: _dict}
 
 
 def _unpacked(value: Any) -> Any:

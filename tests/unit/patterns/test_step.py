@@ -1,6 +1,6 @@
 """The seam: fold with and without time, what an event must be, and states that survive as bytes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inorder.errors import ForeignState, InvalidArgument, InvalidEvent
 from inorder.options import MAX_WHOLE
-from inorder.patterns.encoding import digest, dump, load
+from inorder.patterns.encoding import MAX_LEVELS, digest, dump, load
 from inorder.patterns.last_write_wins import LastWriteWins
 from inorder.patterns.sequencing import Resequencer
 from inorder.patterns.step import (
@@ -162,7 +162,25 @@ def test_what_is_not_plain_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[]", b"7", b"\xff", b'["other/1"]', b'["test/1",{"x":1}]', b'["test/1",{"b":"?"}]'], ids=repr
+    "wrap", [lambda one: [one], lambda one: (one,), lambda one: {"a": one}], ids=["list", "tuple", "dict"]
+)
+def test_levels_have_a_limit_that_is_the_same_everywhere(wrap: Callable[[Any], Any]) -> None:
+    """Some versions of Python write what they, or others, cannot read."""
+    value: Any = 1
+    for _ in range(MAX_LEVELS - 1):  # a state is one itself
+        value = wrap(value)
+    assert load("some", dump("some", (value,)), lambda *fields: fields) == (value,)
+    with pytest.raises(InvalidArgument, match="nested in more than 100 levels"):
+        dump("some", (wrap(value),))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{}", b"[]", b"7", b"\xff", b'["other/1"]', b'["test/1",{"x":1}]', b'["test/1",{"b":"?"}]'),
+        b'["test/1",' + 100_000 * b"[" + 100_000 * b"]" + b"]",
+    ],
+    ids=lambda data: repr(data[:20]),
 )
 def test_bytes_of_another_pattern_or_damaged_ones_are_refused(data: bytes) -> None:
     with pytest.raises(ForeignState, match="not a state of test/1"):
