@@ -64,7 +64,8 @@ class Commits:
         self._group = Group()
         self._writing = threading.Lock()
         self._changed = threading.Condition()
-        self._asked = self._stopping = False
+        self._asked = self._stopping = self._ended = False
+        self._coming = False  # a thread that was asked waits for its turn: what is added until then goes with it
         self._idle = 0
         self._unsynced = False
         self._syncs_quickly = False  # the last time
@@ -99,6 +100,8 @@ class Commits:
 
     def written(self) -> Pending[None]:
         """Done when all is written that was added until now, which the end of this process cannot undo."""
+        if self._ended:
+            return Pending.of(None) if self._failure is None else Pending.failed(self._failure)
         group = self._group
         if group.durable is None:
             group.durable = Pending()
@@ -140,14 +143,14 @@ class Commits:
 
     def _ask(self) -> None:
         """Have another thread write the group, and sync what is to be synced in time."""
-        if self._asked:
+        if self._asked or self._coming:
             return
         with self._changed:
-            self._asked = True
             if self._idle:
                 self._changed.notify()
             elif not self._stopping:  # the others write, or an answer that they gave makes them wait for this one
                 threading.Thread(target=self._run, name="inorder-journal", daemon=True).start()
+            self._asked = True  # last: if the system has no more threads, the next who asks tries again
 
     def lead(self, answer: Pending[Any]) -> None:
         """Write the group that this answer waits for, unless somebody else does so meanwhile."""
@@ -171,11 +174,16 @@ class Commits:
         with self._writing:
             if self._sync != "none":
                 self._sync_written()
+        with self._lock:
+            self._ended = True  # nobody writes any more, so whoever asks now is told at once
+        self._write()  # and who has asked meanwhile, here
 
-    def _write(self, *, may_save: bool = True) -> None:
+    def _write(self, *, may_save: bool = True, was_asked: bool = False) -> None:
         interruption: BaseException | None = None
         group = Group()
         with self._writing:
+            if was_asked:
+                self._coming = False  # first: whoever asks from now on may have added to the next group
             try:
                 with self._lock:
                     group, self._group = self._group, group
@@ -245,8 +253,9 @@ class Commits:
                 if not self._asked and (self._idle or self._sync_at is None):
                     return  # one that waits is enough, and none while there is nothing to do
                 asked, self._asked = self._asked, False
+                self._coming |= asked
             if asked:
-                self._write()
+                self._write(was_asked=True)
             if self._sync_at is not None:  # or to wait for another thread that writes would be for nothing
                 self._sync_in_time()
 

@@ -19,6 +19,7 @@ from inorder.journal.segments import SegmentStore
 from inorder.message import Batch, Message, batch_of
 from inorder.testing import ManualClock
 from inorder.testing.faults import Faults, FaultyDisk
+from inorder.transport.embedded import EmbeddedDeliveries
 
 PATIENCE_SECONDS = 30
 ORDERED = {"enable_message_ordering": True}
@@ -230,6 +231,57 @@ def test_what_comes_while_another_thread_syncs_is_written_afterwards() -> None:
         await asyncio.wait_for(asyncio.to_thread(answer.result), PATIENCE_SECONDS)
 
     asyncio.run(publish())
+
+
+def test_one_thread_waits_to_write_what_comes_while_another_syncs() -> None:
+    disk = SlowDisk()
+    with_a_topic(disk).close()
+    queue = on(disk)
+
+    def writers() -> int:
+        return sum(thread.name == "inorder-journal" for thread in threading.enumerate())
+
+    before = writers()  # of other tests
+    answers = [queue.submit("orders", batch(b"0"))]
+    assert disk.syncing.wait(PATIENCE_SECONDS)
+    for number in range(1, 100):
+        answers.append(queue.submit("orders", batch(b"%d" % number)))
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while queue._commits._asked:  # type: ignore[union-attr]
+            assert time.monotonic() < give_up  # it is on its way, and waits for the first
+            time.sleep(0.0001)
+    assert writers() <= before + 2
+    disk.allowed.set()
+    assert len({answer.result(PATIENCE_SECONDS)[0] for answer in answers}) == 100
+
+
+@pytest.mark.parametrize("sync", ["commit", "interval", "none"])
+def test_who_asks_whether_all_is_written_when_the_broker_was_closed_is_told(sync: str) -> None:
+    queue = with_a_topic(FaultyDisk(0), sync=sync)
+    queue.publish("orders", [Message(b"1")])
+    queue.settle("billing", queue.lease("billing", 1).leases, ())  # and before it asks for more, somebody closes
+    queue.close()
+    for asked in (queue.durable(), queue.written()):
+        assert asked.result(PATIENCE_SECONDS) is None
+
+
+def test_who_asks_whether_all_is_written_when_it_was_not_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    consumer = EmbeddedDeliveries(queue, "billing", lambda: None, lambda _: None)
+    queue.publish("orders", [Message(b"1")])
+    [lease] = queue.lease("billing", 1).leases
+    settle = queue.settle
+
+    def settle_before_it_is_closed(*args: Any) -> list[int]:
+        over = settle(*args)
+        disk.faults = Faults(sync_error=1)
+        with pytest.raises(JournalFailed):
+            queue.close()
+        return over
+
+    monkeypatch.setattr(queue, "settle", settle_before_it_is_closed)
+    assert isinstance(consumer.settle([lease], ()).exception(PATIENCE_SECONDS), JournalFailed)
 
 
 @pytest.mark.usefixtures("quick")

@@ -145,7 +145,9 @@ class EmbeddedDeliveries:
         except InorderError as error:
             return Pending.failed(error)
         durable = self._broker.durable()
-        return Pending.of(over) if durable.done() else durable.map(lambda _: over)
+        if durable.done() and durable.exception() is None:
+            return Pending.of(over)
+        return durable.map(lambda _: over)
 
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         return Pending.run(lambda: self._broker.extend(self._subscription, leases, seconds))
