@@ -3,13 +3,14 @@
 A pull is one grant: consecutive lease numbers, one deadline. So the records that are out stand in a
 list, by lease number, and a grant lengthens it at the cost of copying pointers. Those that stay out
 while thousands of others come and go move to a dict, so that the list stays short. Deadlines are kept
-per span of leases, rounded up to a millisecond so that many small pulls share one; a span whose leases
-are all gone is dropped when its time comes, or when the next one is opened while nothing is out.
+per span of leases, rounded up to a millisecond so that many small pulls share one; a span that no lease
+ends with is dropped when its time comes, when the next one is opened while nothing is out, or when such
+spans have become many.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
@@ -77,6 +78,8 @@ class Leases:
         self._granted.append((first, now_us))
         if len(self._granted) > self._grants_limit:
             self._forget_old_grants()
+        if len(self._spans) > 4 * self.count + 1024:
+            self._forget_dead_spans()
 
     def _close_span(self, end: int | None = None) -> None:
         """What is granted from now on is of another span."""
@@ -204,7 +207,7 @@ class Leases:
 
     def granted_us(self, lease: int) -> int:
         """When this lease began."""
-        return self._granted[bisect_right(self._granted, (lease, 1 << 62)) - 1][1]
+        return self._granted[self._grant_of(lease)][1]
 
     def _grow_old(self) -> None:
         """Move what is still out to the dict: the list begins anew, at a cost that its growth has paid."""
@@ -220,14 +223,24 @@ class Leases:
         return [lease for lease in range(first, end) if self.get(lease) is not None]
 
     def _forget_dead_spans(self) -> None:
-        self._spans = [span for span in self._spans if span[2] == OPEN or self._within(span[1], span[2])]
+        """Of most nothing is out any more, or only what has got another deadline since."""
+        out, own = [lease for lease, _ in self.out()], self._own_deadline
+
+        def ends_some(deadline_us: int, first: int, end: int) -> bool:
+            within = out[bisect_left(out, first) : bisect_left(out, end)]
+            return any(own.get(lease, deadline_us) == deadline_us for lease in within)
+
+        self._spans = [span for span in self._spans if span[2] == OPEN or ends_some(*span)]
         heapify(self._spans)
 
     def _forget_old_grants(self) -> None:
-        oldest = next((lease for lease, _ in self.out()), self.next)
-        keep = bisect_right(self._granted, (oldest, 1 << 62)) - 1
-        del self._granted[: max(keep, 0)]
-        self._grants_limit = 2 * len(self._granted) + 64  # so that looking costs little per grant
+        """Of most nothing is out any more; one that stays out does not keep those that came after it."""
+        out = [lease for lease, _ in self.out()]
+        self._granted = [self._granted[place] for place in sorted({self._grant_of(lease) for lease in out})]
+        self._grants_limit = 2 * len(self._granted) + len(out) + 64  # so that looking costs little per grant
+
+    def _grant_of(self, lease: int) -> int:
+        return bisect_right(self._granted, (lease, 1 << 62)) - 1
 
 
 def _rounded_up(deadline_us: int) -> int:

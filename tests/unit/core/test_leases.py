@@ -105,6 +105,39 @@ def test_spans_of_leases_that_have_ended_are_forgotten() -> None:
     assert leases.next_deadline_us() is None
 
 
+def test_deadlines_that_were_moved_again_are_forgotten() -> None:
+    leases = Leases()
+    leases.last(10_000_000)
+    granted = leases.grant([record(0), record(1)], 1_000)
+    for now_us in range(2_000, 10_000_000, 1_000):
+        leases.extend(granted[:1], now_us + 600_000_000)
+    assert len(leases._spans) <= 2_048
+    assert leases.expired(10_001_000) == [granted[1]]
+    leases.end([granted[1]])
+    assert leases.expired(609_998_000) == []
+    assert leases.expired(609_999_000) == [granted[0]]
+
+
+def test_one_that_stays_out_does_not_keep_what_is_known_of_the_others() -> None:
+    leases = Leases()
+    leases.last(600_000_000)
+    [straggler] = leases.grant([record(0)], 1_000)
+    for position in range(1, 10_000):
+        now_us = 1_000 + 1_000 * position
+        granted = leases.grant([record(position)], now_us)
+        assert leases.granted_us(granted[0]) == now_us
+        if position == 5_000:
+            second = granted[0]
+        else:
+            leases.end(granted)
+    assert len(leases._granted) <= 100
+    assert len(leases._spans) <= 2_048
+    assert (leases.granted_us(straggler), leases.granted_us(second)) == (1_000, 5_001_000)
+    assert leases.expired(600_001_000) == [straggler]
+    leases.end([straggler])
+    assert leases.expired(605_001_000) == [second]
+
+
 def test_after_an_alarm_a_grant_asks_for_another() -> None:
     leases = Leases()
     leases.last(5_000)
