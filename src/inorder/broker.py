@@ -277,37 +277,35 @@ class MessageQueue(Turns):
     ) -> list[Message]:
         """Up to `max_messages` messages, leased for the subscription's ack deadline. Does not wait.
 
-        A gap record on the way is told to `on_gap` and acked; it is no message. One behind a message of its key ends
-        the pull, and is told by the next.
+        A gap record on the way is told to `on_gap`, and then acked; it is no message. One behind a message of its key
+        ends the pull, and is told by the next. What `on_gap` raises is raised here, and what was taken comes again.
         """
         check_whole("max_messages", max_messages)
         if self._commits is not None and (self._due is not None or self._state.due_us <= self.clock.now_us()):
             self._write_what_is_due()
         messages: list[Message] = []
         while len(messages) < max_messages:
-            taken = self.take(subscription, max_messages - len(messages))
-            if not self._may_have_gaps(subscription):
-                return messages + taken if messages else taken
-            gaps = [message for message in taken if isinstance(message._record[DATA], Gap)]
+            taken, may_have_gaps = self._take(subscription, max_messages - len(messages), None, inf, True)
+            gaps = [one for one in taken if isinstance(one._record[DATA], Gap)] if may_have_gaps else ()
             if not gaps:
                 return messages + taken if messages else taken
             together = messages + taken if on_gap is not None else []  # else nobody is told too early
             early = {together[index]._lease for index in before_their_place(one._record for one in together)}
             messages += [one for one in taken if one._lease not in early and not isinstance(one._record[DATA], Gap)]
             gaps = [gap for gap in gaps if gap._lease not in early]
+            try:
+                for gap in gaps:
+                    if on_gap is not None:
+                        on_gap(gap._record[DATA])
+            except BaseException:  # nobody gets what was taken, and some may not have been told: all of it comes again
+                with suppress(InorderError):  # the first error says more
+                    self.release(subscription, [one._lease for one in together])
+                raise
             self.settle(subscription, [gap._lease for gap in gaps], ())
             if early:
                 self.release(subscription, sorted(early))
-            for gap in gaps:
-                if on_gap is not None:
-                    on_gap(gap._record[DATA])
-            if early:
                 break
         return messages
-
-    def _may_have_gaps(self, subscription: str) -> bool:
-        subscribed = self._state.subscriptions.get(subscription)
-        return subscribed is None or subscribed.any_gaps()
 
     def take(
         self,
@@ -324,6 +322,12 @@ class MessageQueue(Turns):
         bytes; while it holds nothing else, one larger message may come `alone`. What it consumes is
         the subscription that its ack ids are of, and no later one of the same name.
         """
+        return self._take(subscription, max_messages, source, max_bytes, alone)[0]
+
+    def _take(
+        self, subscription: str, max_messages: int, source: Source | None, max_bytes: float, alone: bool
+    ) -> tuple[list[Message], bool]:
+        """The messages, and whether some of them may be gap records; a moment later nobody could tell."""
         calls: Sequence[Wake] = ()
         try:
             with self._lock:
@@ -335,13 +339,14 @@ class MessageQueue(Turns):
                         subscription, max_messages, now_us, source, max_bytes, alone
                     )
                     attempts = subscribed.failures.attempts(records) if records else ()
+                    may_have_gaps = subscribed.any_gaps()
                     source = source or self._source(subscribed)
                 finally:
                     calls = self._end_turn()
         finally:
             for call in calls:
                 call()
-        return delivered(records, attempts, leases, source)
+        return delivered(records, attempts, leases, source), may_have_gaps
 
     def lease(
         self,

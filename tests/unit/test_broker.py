@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,46 @@ def test_a_pull_costs_what_it_finds_however_many_gaps_are_among_it() -> None:
     gaps: list[Gap] = []
     assert count_calls(lambda: pulled.extend(queue.pull("worker", 2 * count, gaps.append))) < 20 * count
     assert (len(pulled), len(gaps)) == (count, count)
+
+
+def with_a_message_and_gaps_behind_it(queue: MessageQueue) -> None:
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "queue_limits": {"max_messages": 1}}
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", keyed("stored", "missed", "missed too"))
+
+
+def test_a_gap_that_could_not_be_told_is_told_again_and_so_are_those_behind_it() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    with_a_message_and_gaps_behind_it(queue)
+    told: list[str] = []
+
+    def tell(gap: Gap) -> None:
+        told.append(gap.ordering_key)
+        if len(told) == 1:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        queue.pull("worker", 10, tell)
+    [message] = queue.pull("worker", 10, tell)  # which nobody had got
+    assert (message.ordering_key, message.delivery_attempt) == ("stored", 1)
+    assert told == ["missed", "missed", "missed too"]
+    assert queue.pull("worker", 10, tell) == []
+
+
+def test_a_gap_is_no_message_also_if_somebody_seeks_while_it_is_pulled() -> None:
+    class SoughtMeanwhile(MessageQueue):
+        def _end_turn(self) -> Any:
+            ended = super()._end_turn()
+            if self._state.subscriptions and self._state.subscription("worker").leases.count:
+                ended = [*ended, lambda: self.seek("worker", position=3)]
+            return ended
+
+    queue = SoughtMeanwhile(clock=ManualClock())
+    with_a_message_and_gaps_behind_it(queue)
+    gaps: list[Gap] = []
+    assert [message.ordering_key for message in queue.pull("worker", 10, gaps.append)] == ["stored"]
+    assert [gap.ordering_key for gap in gaps] == ["missed", "missed too"]
 
 
 def test_what_has_expired_is_one_gap_of_its_key_however_much_it_is() -> None:
