@@ -80,6 +80,7 @@ class Run:
         self._without_key: dict[int, Exception] = {}  # why not
         # Their places are given up, but somebody works on them, or will come upon them; True: past the time limit.
         self._late: dict[int, bool] = {}
+        self._untold: set[int] = set()  # past the time limit, too, but keep their places until that was told
         self._stuck = 0  # threads that run past the time limit
         self.doubts = ("late, or stopped",)  # there may always be some
         self.ends = None
@@ -324,6 +325,8 @@ class Run:
             self._stuck += 1
             given_up = number in self._late
             self._late[number] = True
+            if not given_up:
+                self._untold.add(number)
             stuck = WorkersStuck(self._stuck) if self._stuck > self._workers() else None
         self.crew.wake()  # another thread takes its place
         if given_up:
@@ -339,7 +342,9 @@ class Run:
     def _tell_and_settle(self, job: Job, error: BaseException, verdict: tuple[Any, ...]) -> None:
         self._tell(job[2], error)
         with self._lock:
-            self._settle(job[0], verdict)
+            if job[0] in self._untold:  # else its place was given up meanwhile
+                self._untold.remove(job[0])
+                self._settle(job[0], verdict)
             ring = self._reader_can_go_on()
         if ring:
             self._bell.ring()
@@ -372,7 +377,10 @@ class Run:
         """Nobody waits for this item any more. If it is not done yet, what it comes to is dropped."""
         item = self._window.inside[number]
         self._counts["gaps"] += 1
-        self._late[number] = False
+        if number in self._untold:
+            self._untold.remove(number)  # its thread was left behind before, and may have ended since
+        else:
+            self._late[number] = False
         self._window.settle(number, (ItemGap("", number, number, 1, "order_timeout", item),), now_us)
 
     def _at(self, name: int | str, seconds: float, call: Callable[[], object]) -> None:

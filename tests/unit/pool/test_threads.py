@@ -603,6 +603,52 @@ def test_the_head_is_given_up_while_its_thread_works_on() -> None:
     hanging.go_on.set()
 
 
+@pytest.mark.parametrize("ends", ["before the head is given up", "afterwards"])
+def test_the_head_is_given_up_while_the_error_handler_is_told_that_its_time_is_over(ends: str) -> None:
+    hanging, more, told, tell = Hanging(), threading.Event(), threading.Event(), threading.Event()
+
+    def source() -> Iterator[int]:
+        yield from (-1, 1, 2)
+        assert more.wait(PATIENCE_SECONDS)
+        yield 3
+
+    def handle(*_: object) -> None:
+        told.set()
+        assert tell.wait(PATIENCE_SECONDS)
+
+    reader = Reader(
+        hanging,
+        source(),
+        workers=2,
+        preserve_order=True,
+        process_timeout=5,
+        order_timeout=7,
+        on_error="skip",
+        error_handler=handle,
+    )
+    metrics = reader.results.metrics
+    wait_until(lambda: hanging.begun and metrics().buffered_results == 2)
+    reader.clock.advance(5)
+    assert told.wait(PATIENCE_SECONDS)
+    if ends != "afterwards":
+        hanging.go_on.set()
+        wait_until(lambda: metrics().late_results)
+    reader.clock.advance(2)
+    wait_until(lambda: len(reader.outputs) == 3)
+    tell.set()
+    wait_until(lambda: not threads("inorder-error"))
+    hanging.go_on.set()
+    wait_until(lambda: metrics().late_results)
+    now = metrics()
+    assert (now.buffered_results, now.window_used, now.head_of_line) == (0, 0, None)
+    assert reader.results._run is not None
+    assert reader.results._run.limit() == 2  # none is stuck any more
+    assert not reader.results._run._late
+    more.set()
+    reader.join()
+    assert reader.outputs == [ItemGap("", 0, 0, 1, "order_timeout", -1), 1, 2, 3]
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_error_handler_that_is_told_of_a_time_limit_may_wait_for_a_timer(asynchronous: bool) -> None:
     hanging = Hanging()
