@@ -775,6 +775,13 @@ def test_a_closed_publisher_takes_no_more(topic: PartitionedTopic) -> None:
         topic.publish_message(b"1", ordering_key="a").result()
 
 
+def test_a_closed_topic_begins_no_resize(topic: PartitionedTopic) -> None:
+    topic.close()
+    with pytest.raises(Closed):
+        topic.resize(6).result(PATIENCE_SECONDS)
+    assert not topic._table.load().moving
+
+
 # -- the end of a group ----------------------------------------------------------------------------
 
 

@@ -48,6 +48,7 @@ class PartitionedTopic:
         self._tending = Chore(f"inorder-router-{name}", lambda: self._router.tend(), self._given_up)
         self._router = Router(pubsub, self._table, key=key, max_held=max_held, wake=self._tending.wake)
         self._resizes: list[tuple[int, Pending[None]]] = []
+        self._closed = False
         self._lock = threading.Lock()
 
     def create(self, partitions: int, *, strict: bool = False) -> PartitionedTopic:
@@ -129,9 +130,11 @@ class PartitionedTopic:
 
         def plan() -> Pending[None]:
             check_count(partitions)
+            self._check_open()
             self._resizer.plan(partitions)
             self._table.look()  # others find it out; here it is known
             with self._lock:
+                self._check_open()
                 self._resizes.append((partitions, resized))
             self._moving.wake()
             return resized
@@ -156,8 +159,9 @@ class PartitionedTopic:
         """Take no more, and give up what waits for its slot. The partitions and their groups stay."""
         self._moving.stop()
         self._tending.stop()
-        self._router.close()
-        self._given_up(Closed(f"the partitioned topic {self.name!r} was closed"))
+        with self._lock:
+            self._closed = True
+        self._given_up(self._was_closed())
 
     def __enter__(self) -> PartitionedTopic:
         return self
@@ -169,6 +173,14 @@ class PartitionedTopic:
         return f"PartitionedTopic({self.name!r})"
 
     # -- what is done beside -----------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        """Nobody takes the steps of a resize any more once this is closed."""
+        if self._closed:
+            raise self._was_closed()
+
+    def _was_closed(self) -> Closed:
+        return Closed(f"the partitioned topic {self.name!r} was closed")
 
     def _move(self) -> bool:
         """Take the next steps of a resize; whether there are more."""
