@@ -145,6 +145,11 @@ class Subscription:
             stream = self._stream
         return Pending.of(None) if stream is None else stream.close()
 
+    def _is_at_work(self) -> bool:
+        """Whether it is one of its own handlers or listeners that asks."""
+        stream = self._stream
+        return stream is not None and stream.at_work()
+
     # -- without handlers --------------------------------------------------------------------------
 
     def pull(self, max_messages: int = 1) -> Pending[list[Message]]:

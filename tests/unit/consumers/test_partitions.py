@@ -782,6 +782,27 @@ def test_a_closed_topic_begins_no_resize(topic: PartitionedTopic) -> None:
     assert not topic._table.load().moving
 
 
+def test_a_handler_may_close_its_member_also_while_that_waits_for_it(topic: PartitionedTopic) -> None:
+    group = topic.group("billing").create()
+    begun, go_on, members = threading.Semaphore(0), threading.Event(), list[Any]()
+
+    def close(_: Message) -> None:
+        begun.release()
+        assert go_on.wait(PATIENCE_SECONDS)
+        members[0].close()
+
+    members.append(group.join(close))
+    for partition in range(4):
+        topic.publish_message(b"1", ordering_key=keys_of(topic, partition, 1)[0]).result()
+        assert begun.acquire(timeout=PATIENCE_SECONDS)
+    with group.join(lambda message: message.ack()) as other:
+        wait_until(lambda: members[0]._closing)  # it has to give some of its partitions, and waits for these handlers
+        go_on.set()
+        members[0]._left.result(PATIENCE_SECONDS)
+        assert members[0].close().done()
+        wait_until(lambda: other.partitions == [0, 1, 2, 3])
+
+
 # -- the end of a group ----------------------------------------------------------------------------
 
 

@@ -160,10 +160,12 @@ class Member:
         self._on_gap = on_gap
         self._pause_seconds = session_seconds / BEATS
         self._open: dict[int, Subscription] = {}
+        self._closing: list[Subscription] = []  # whose handlers are waited for
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._seen = -1  # announcements
         self._joined: Pending[None] = Pending()
+        self._left: Pending[None] = Pending()
         # All in one thread, so that `async def` handlers never depend on the loop that happened to be there.
         self._thread = threading.Thread(target=self._run, name=f"inorder-member-{self.name}", daemon=True)
         self._thread.start()
@@ -194,20 +196,29 @@ class Member:
                 self._open[partition] = subscription.open()
 
     def close(self) -> Pending[None]:
-        """Finish what runs, and leave the group; done when it returns. As of a subscription, it can be waited for."""
+        """Finish what runs, and leave the group; done when it returns. As of a subscription, it can be waited for.
+
+        For a handler that closes it returns at once, or the handler would wait for itself.
+        """
         self._stop.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if not any(subscription._is_at_work() for subscription in (*self._open.values(), *self._closing)):
+            self._left.result()
+        return Pending.of(None)
+
+    def _leave(self) -> None:
         with self._lock, suppress(Closed):
-            self._close(set(self._open))
+            self._close({*self._open})
             self._membership.leave()
             self._table.announce()
-        return Pending.of(None)
 
     def _close(self, partitions: set[int]) -> None:
         """Stop with partitions, all at once; done when their handlers are."""
-        for closing in [self._open.pop(partition).close() for partition in sorted(partitions)]:
+        self._closing = [self._open[partition] for partition in sorted(partitions)]
+        for partition in partitions:
+            del self._open[partition]
+        for closing in [subscription.close() for subscription in self._closing]:
             closing.result()
+        self._closing = []
 
     def _run(self) -> None:
         try:
@@ -220,6 +231,10 @@ class Member:
             self._joined.set_exception(error)
             return
         self._joined.set_result(None)
+        self._stay()
+        self._left._settle_by(self._leave)
+
+    def _stay(self) -> None:
         beat_seconds = monotonic()
         while not self._stop.wait(min(TICK_SECONDS, self._pause_seconds)):
             try:
