@@ -152,7 +152,13 @@ class MessageQueue(Turns):
 
     def unregister_topic(self, name: str) -> None:
         """Delete a topic and its messages. Its subscriptions stay, detached."""
-        self._turn(lambda state, _: state.delete_topic(name))
+
+        def delete(state: State, _: int) -> Decision[None]:
+            decision = state.delete_topic(name)
+            self._full.difference_update(subscription.name for subscription in state.topic(name).subscriptions)
+            return decision
+
+        self._turn(delete)
 
     def topic_exists(self, name: str) -> bool:
         return self.get_topic(name) is not None
@@ -192,6 +198,7 @@ class MessageQueue(Turns):
 
         def detach(state: State, _: int) -> Decision[None]:
             decision = state.detach_subscription(name)
+            self._full.discard(name)
             self._tell(self._watchers.get(name, ()), state.subscription(name).options)
             return decision
 

@@ -53,6 +53,28 @@ def test_a_pull_costs_what_it_finds_however_many_gaps_are_among_it() -> None:
     assert (len(pulled), len(gaps)) == (count, count)
 
 
+@pytest.mark.parametrize("gone", ["topic", "detached", "subscription"])
+def test_a_subscription_that_was_full_costs_nothing_once_it_gets_nothing_any_more(gone: str) -> None:
+    queue = MessageQueue(clock=ManualClock())
+    for topic in ("orders", "others"):
+        queue.register_topic(topic)
+    queue.register_subscription("worker", "orders", {"queue_limits": {"max_messages": 1}})
+
+    def publish() -> None:
+        queue.publish("others", keyed("a"))
+
+    publish()
+    costs = count_calls(publish)
+    queue.publish("orders", keyed("a", "b"))
+    if gone == "topic":
+        queue.unregister_topic("orders")
+    elif gone == "detached":
+        queue.detach_subscription("worker")
+    else:
+        queue.unregister_subscription("worker")
+    assert count_calls(publish) == costs
+
+
 def with_a_message_and_gaps_behind_it(queue: MessageQueue) -> None:
     queue.register_topic("orders")
     options = {"enable_message_ordering": True, "queue_limits": {"max_messages": 1}}
@@ -243,6 +265,22 @@ def test_only_the_message_that_starves_makes_others_wait() -> None:
     clock.advance(11)  # the second of the key starves
     queue.publish("orders", [Message(b"3" * 60, ordering_key="c"), Message(b"4", ordering_key="a")])
     assert [message.data for message in queue.take("worker", 5, two)] == [b"4"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_is_too_old_for_a_subscription_does_not_come_again_though_its_topic_has_it(ordered: bool) -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders", {"message_retention_duration": 3_600})
+    queue.register_subscription(
+        "billing", "orders", {"enable_message_ordering": ordered, "message_retention_duration": 60}
+    )
+    queue.publish("orders", keyed("old"))
+    clock.advance(61)
+    queue.publish("orders", keyed("new"))
+    queue.seek("billing", position=0)
+    gaps: list[Gap] = []
+    assert [message.ordering_key for message in queue.pull("billing", 10, gaps.append)] == ["new"]
+    assert [(gap.ordering_key, gap.reason) for gap in gaps] == [("old", "expired")] * ordered
 
 
 def test_one_gap_stands_for_all_that_a_key_has_missed_and_grows_in_place() -> None:

@@ -428,6 +428,51 @@ def test_what_is_ready_comes_before_damage_is_told_and_a_seek_goes_past_it(
     assert [message.data[:9] for message in queue.pull("billing", 100)] == [b"message 8"]
 
 
+@pytest.mark.parametrize("limits", [None, {"max_messages": 100}])
+def test_a_seek_to_before_damage_stops_nobody_and_damage_is_told_when_its_turn_comes(limits: Any) -> None:
+    disk = FaultyDisk(0)
+    queue = on(disk)
+    for name in ("orders", "others"):
+        queue.register_topic(name, {"message_retention_duration": 3600})
+    queue.register_subscription("billing", "orders", {**ORDERED, "queue_limits": limits})
+    for number in range(9):
+        queue.publish("orders", [Message(b"message %d" % number + bytes(40_000))])
+    queue.ack(queue.pull("billing", 100))
+    queue.close()
+    queue = on(disk)
+    disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"message 6"))
+    for reopened in (False, True):
+        if reopened:
+            disk.kill()
+            queue = on(disk)
+        else:
+            queue.seek("billing", position=0)
+        assert data(queue) == [b"message %d" % number + bytes(40_000) for number in range(6)]
+        for _ in range(2):
+            with pytest.raises(DataLoss, match=r"00000001\.log, byte"):
+                queue.pull("billing", 100)
+        assert queue.publish("others", [Message(b"1")])
+    queue.seek("billing", position=8)
+    queue.publish("orders", [Message(b"message 9")])
+    assert [message.data[:9] for message in queue.pull("billing", 100)] == [b"message 8", b"message 9"]
+
+
+def test_a_limit_that_is_set_before_damage_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "READ_AHEAD", 2)
+    disk = FaultyDisk(0)
+    queue = with_a_topic(disk)
+    for number in range(9):
+        queue.publish("orders", [Message(b"message %d" % number + bytes(40_000))])
+    queue.close()
+    queue = on(disk)
+    disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"message 6"))
+    queue.update_subscription("billing", {"queue_limits": {"max_messages": 100}})
+    queue.publish("orders", [Message(b"message 9")])
+    assert [message.data[:9] for message in queue.pull("billing", 100)] == [b"message %d" % n for n in range(6)]
+    with pytest.raises(DataLoss, match=r"00000001\.log, byte"):
+        queue.pull("billing", 100)
+
+
 def test_leases_are_forgotten_and_what_was_out_comes_again_in_its_place() -> None:
     disk = FaultyDisk(0)
     queue = with_a_topic(disk)

@@ -779,8 +779,9 @@ class Subscription:
         self._set_options(options)
         if change:
             self._change_lanes()
-        while self.limited and self._unread.any:  # what counts against a limit is here: see `restore`
-            self._take_in(self._unread.read_on())
+        with suppress(InorderError):  # as in `restore`: what counts against a limit is here
+            while self.limited and self._unread.any:
+                self._take_in(self._unread.read_on())
 
     def _change_lanes(self) -> None:
         """Line everything up anew. A key that waits goes on waiting."""
@@ -893,12 +894,17 @@ class Subscription:
         self._unread.restore(ledger, self._vanished(ledger))
         self._note_failures(ledger.failures)
         # Who waits must be known at once, and so must be what lies before it; and where limits are to be
-        # kept, all that there is.
-        last = inf if self.limited else max(ledger.until_us(), default=-1)
+        # kept, all that there is. Of what cannot be read, whoever comes to it is told.
+        last = max(ledger.until_us(), default=-1)
         records: list[Record] = []
         size = 0
-        while self._unread.any and (self.cursor <= last or not self._is_enough(len(records), size)):
-            read = self._unread.read_on()
+        while self._unread.any and (self.cursor <= last or self.limited or not self._is_enough(len(records), size)):
+            try:
+                read = self._unread.read_on()
+            except InorderError:
+                if self.cursor <= last:
+                    raise
+                break
             records += read
             size += sum(map(_size, read))
         self._take_in(records)

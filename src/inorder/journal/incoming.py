@@ -23,9 +23,10 @@ from typing import BinaryIO, NamedTuple
 from uuid import uuid4
 
 from inorder.errors import InvalidArgument, JournalDamaged
+from inorder.journal import Location
 from inorder.journal.codec import batch, columns_entry, entries
-from inorder.journal.files import Folder
-from inorder.journal.frames import BadFrame, frame_header, frames_in
+from inorder.journal.files import File, Folder
+from inorder.journal.frames import NO_FRAME, BadFrame, frame_header, frames_in
 from inorder.message import Batch
 from inorder.options import MAX_WRITER_LENGTH
 
@@ -146,7 +147,7 @@ class Incoming:
         for name in epoch.parts:
             try:
                 file = folder.open(name)
-                for _, body in frames_in(file, 0, file.size()):
+                for _, body in _whole(file):
                     for _, entry in entries(body):
                         yield batch(entry).columns_back()
             except BadFrame as bad:
@@ -169,6 +170,14 @@ class Incoming:
     def _of(self, writer: str) -> Path:
         check_writer(writer)
         return self._path / writer
+
+
+def _whole(file: File) -> Iterator[tuple[Location, bytes]]:
+    """The frames of a part, which has no room for more behind them: zeros there are damage."""
+    size = file.size()
+    ended = yield from frames_in(file, 0, size)
+    if ended < size:
+        raise BadFrame(ended, NO_FRAME)
 
 
 def writer_of(topic: str, writer: str) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -183,13 +183,14 @@ def test_an_epoch_for_a_topic_that_is_missing_waits_and_holds_up_its_writer_only
     assert received(queue) == ["a2"]
 
 
+@pytest.mark.parametrize("damage", [lambda found: found[:-1] + b"?", lambda found: bytes(len(found))])
 def test_a_damaged_part_is_named_and_nothing_behind_it_is_published(
-    queue: MessageQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    queue: MessageQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
 ) -> None:
     incoming = Incoming(tmp_path)
     name = incoming.stage("w", 0, [columns("a1")])
     path = tmp_path / INCOMING / "w" / name
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    path.write_bytes(damage(path.read_bytes()))
     incoming.commit("w", 0, "t", [name])
     commit(tmp_path, 1, ("a2",))
     queue.take_in()
