@@ -155,6 +155,8 @@ def test_a_silent_producer_is_forgotten(queue: MessageQueue) -> None:
     publish(queue, Attempt("q", 0, 0), "b")
     with pytest.raises(OutOfSequence, match="attempt 1 of producer 'p': the next one is 0"):
         publish(queue, Attempt("p", 0, 1), "c")
+    publish(queue, Attempt("p", 0, 0), "a")  # as of a new producer, since it was not opened
+    assert queue.get_topic("orders").next_position == 3  # type: ignore[union-attr]
 
 
 def test_an_epoch_is_never_used_again(queue: MessageQueue) -> None:
