@@ -178,6 +178,17 @@ def test_a_forwarder_that_closes_leaves_publishers_at_the_source(move: Move) -> 
     assert (held.done(), moving.state, move.published_at_source()) == (True, "copying", 2)
 
 
+def test_a_barrier_that_the_source_refuses_is_waited_for_by_nobody(move: Move) -> None:
+    move.old.subscription("full").create(queue_limits={"max_messages": 1, "when_full": "error"}).result()
+    moving = move.moving()
+    moving.publish_message(b"1", ordering_key="a").result()
+    with pytest.raises(ResourceExhausted):
+        moving.switch(move.forwarder, "a").result(0)
+    assert moving.state_of("a") == "copying"
+    move.run()
+    assert (move.forwarder.state, move.read()) == ("copying", ["1"])
+
+
 def test_so_many_are_held_and_no_more(move: Move) -> None:
     moving = move.moving(max_held=2)
     moving.switch(move.forwarder)

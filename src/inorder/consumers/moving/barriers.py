@@ -51,6 +51,11 @@ class Barriers:
         if waiting is not None:
             waiting.set_result(None)
 
+    def forget(self, token: str) -> None:
+        """Nobody waits for this one any more."""
+        with self._lock:
+            self._tokens.pop(token, None)
+
     def end(self, error: BaseException, afterwards: Callable[[], BaseException]) -> None:
         """Nothing will be forwarded any more: tell those who wait, and those who come why."""
         with self._lock:

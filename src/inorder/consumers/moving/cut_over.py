@@ -184,7 +184,9 @@ class MovingTopic:
             return forwarder.drained()
         token = uuid.uuid4().hex
         passed = forwarder.passed(token)
-        return self._source.publish_message(b"", {BARRIER: token}, key).then(lambda _: passed)
+        published = self._source.publish_message(b"", {BARRIER: token}, key)
+        published.add_done_callback(lambda done: None if done.exception() is None else forwarder.forget(token))
+        return published.then(lambda _: passed)
 
     def _finish(self, switched: Pending[None], drained: Pending[None]) -> None:
         """The source is drained, or never will be."""

@@ -340,6 +340,10 @@ class Forwarder:
         """
         return self._barriers.passed(token)
 
+    def forget(self, token: str) -> None:
+        """The barrier with this token could not be published: what `passed` answered is never done."""
+        self._barriers.forget(token)
+
     def _check_drained(self) -> None:
         """With nothing at hand: whether the source has nothing left either."""
         if self._acking or not (self._barriers.drain_wanted or self._outlet.unconfirmed) or self._lag():
