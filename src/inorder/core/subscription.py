@@ -729,7 +729,7 @@ class Subscription:
             ledger = self.ledger()
             ledger.sought(position, replay_from, self._log.visible)
             self._start_over([])
-            self.restore(ledger)
+            self._go_on_from(ledger)
             return
         kept = self._log.history.read(replay_from, self._log.visible)
         records = {record[POSITION]: record for record in kept if self.matches is None or self._matches(record)}
@@ -743,7 +743,7 @@ class Subscription:
             ledger = self.ledger()
             ledger.sought_snapshot(snapshot.ledger.done, self._log.visible)
             self._start_over([])
-            self.restore(ledger)
+            self._go_on_from(ledger)
             return
         self._start_over([record for record in snapshot.records if self._matches(record)])
         self._unread.move_to(self._log.visible)
@@ -887,28 +887,36 @@ class Subscription:
         return ledger
 
     def restore(self, ledger: Ledger) -> None:
-        """Go on from what is known; the messages are read from the log when they are wanted."""
+        """Go on from what is known; the messages are read from the log when they are wanted.
+
+        Raises what keeps the first of them from being read: at the start somebody is there to be told.
+        """
         self.detached, self.on_request = ledger.detached, ledger.on_request
-        if self.detached:
-            return
+        if not self.detached:
+            unreadable = self._go_on_from(ledger)
+            if unreadable is not None:
+                raise unreadable
+
+    def _go_on_from(self, ledger: Ledger) -> InorderError | None:
+        """The same in the middle of the work; the reply is what cannot be read, which whoever comes to it is told."""
         self._unread.restore(ledger, self._vanished(ledger))
         self._note_failures(ledger.failures)
         # Who waits must be known at once, and so must be what lies before it; and where limits are to be
-        # kept, all that there is. Of what cannot be read, whoever comes to it is told.
-        last = max(ledger.until_us(), default=-1)
+        # kept, all that there is.
+        last = inf if self.limited else max(ledger.until_us(), default=-1)
         records: list[Record] = []
         size = 0
-        while self._unread.any and (self.cursor <= last or self.limited or not self._is_enough(len(records), size)):
-            try:
+        unreadable: InorderError | None = None
+        try:
+            while self._unread.any and (self.cursor <= last or not self._is_enough(len(records), size)):
                 read = self._unread.read_on()
-            except InorderError:
-                if self.cursor <= last:
-                    raise
-                break
-            records += read
-            size += sum(map(_size, read))
+                records += read
+                size += sum(map(_size, read))
+        except InorderError as error:
+            unreadable = error
         self._take_in(records)
         self._plain = self._is_plain()
+        return unreadable
 
     def _vanished(self, ledger: Ledger) -> dict[int, Lost]:
         """What keys wait for although the log has it no more, if the books do not say so: older ones did not."""
