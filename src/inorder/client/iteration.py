@@ -30,6 +30,7 @@ class Iteration(ABC):
         self._size = size
         self._problems: deque[str] = deque()
         self._current: list[Message] = []
+        self._given = False  # whether the loop has got these; until then its listeners may end it
         self._poked = False
         self._ended = False
         self.closed: Pending[None] = Pending()  # the broker has what went back; nobody waits for the loop itself
@@ -93,8 +94,9 @@ class Iteration(ABC):
     def leave(self) -> None:
         """The loop is over. Whoever left it in the middle may still answer the messages of that moment."""
         self.close()
-        for message in self._current:
-            self._intake.leave(message)
+        if self._given:
+            for message in self._current:
+                self._intake.leave(message)
         self._intake.close()
 
     def _report(self, problem: str) -> None:
@@ -108,7 +110,7 @@ class Iteration(ABC):
         """
         while True:
             self._let_go(self._current)
-            self._current = []
+            self._current, self._given = [], False
             while self._problems:
                 yield self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
             if self._ended:
@@ -143,6 +145,13 @@ class Iteration(ABC):
     def _let_go(self, messages: Iterable[Message]) -> None:
         self._intake.finished_together(messages)
 
+    def _got(self) -> list[Message] | None:
+        """What the loop gets; nothing if it was ended on the way to it: then these go back."""
+        if self._ended:
+            return None
+        self._given = True
+        return self._current
+
 
 class ThreadIteration(Iteration):
     """Blocks the thread until there is a message."""
@@ -164,7 +173,7 @@ class ThreadIteration(Iteration):
             else:
                 self._arrived.wait()
                 self._arrived.clear()
-        return None if self._ended else self._current
+        return self._got()
 
 
 class TaskIteration(Iteration):
@@ -193,4 +202,4 @@ class TaskIteration(Iteration):
             else:
                 await self._arrived.wait()
                 self._arrived.clear()
-        return None if self._ended else self._current
+        return self._got()

@@ -7,6 +7,7 @@ import pytest
 
 from inorder import Message, PubSub
 from inorder.broker import MessageQueue
+from inorder.client.subscription import Subscription
 from inorder.errors import FailedPrecondition, InvalidAckId, InvalidArgument, SubscriptionNotFound
 from inorder.message import Gap
 from inorder.testing.clock import ManualClock
@@ -173,3 +174,48 @@ def test_a_loop_whose_event_loop_was_closed_keeps_nothing_from_others() -> None:
         assert {(message.ordering_key, message.data) for message in pulled} == {("a", b"0"), ("b", b"0")}
         assert not subscription._iterations
         assert not task.done()
+
+
+def a_gap_and_a_message(pubsub: PubSub) -> Subscription:
+    """Both come with the first list."""
+    topic = pubsub.topic("orders").create().result()
+    limits = {"max_messages": 2, "when_full": "drop"}
+    subscription = topic.subscription("mover").create(enable_message_ordering=True, queue_limits=limits).result()
+    topic.publish_many([Message(b"first"), Message(b"second"), Message(b"dropped", ordering_key="k")]).result()
+    return subscription
+
+
+def test_messages_that_a_loop_never_got_as_a_listener_closed_it_come_again_at_once() -> None:
+    clock = ManualClock()
+    with PubSub(MessageQueue(clock=clock)) as pubsub:
+        subscription = a_gap_and_a_message(pubsub)
+        subscription.on("gap", lambda gap: subscription.close())
+        assert [*subscription.batches(10)] == []
+        clock.advance(0)  # which ends a loop that was left
+        assert [message.data for message in subscription.pull(10).result(0)] == [b"first", b"second"]
+
+
+def test_messages_that_a_loop_never_got_as_it_was_cancelled_come_again_at_once() -> None:
+    clock = ManualClock()
+    broker = MessageQueue(clock=clock)
+
+    async def cancelled() -> None:
+        async with PubSub(broker) as pubsub:
+            subscription = a_gap_and_a_message(pubsub)
+            told = asyncio.Event()
+
+            @subscription.on("gap")
+            async def tell(gap: Gap) -> None:
+                told.set()
+                await asyncio.sleep(3600)
+
+            lists = aiter(subscription.batches(10))
+            getting = asyncio.ensure_future(anext(lists))
+            await told.wait()
+            getting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await getting
+            clock.advance(0)  # which ends a loop that was left
+
+    asyncio.run(cancelled())
+    assert [message.data for message in broker.pull("mover", 10)] == [b"first", b"second"]
