@@ -152,6 +152,19 @@ class Gaps(HandlersCase):
                 result(message.ack())
         assert told == ["2", Gap("k", 2, 3, 2, "dropped"), "5"]
 
+    @pytest.mark.parametrize("awaited", [False, True], ids=["def", "async_def"])
+    def test_whoever_is_told_of_a_gap_by_a_pull_may_wait_for_the_broker(self, awaited: bool) -> None:
+        subscription = self.with_a_hole()
+        notes: list[str] = []
+
+        async def listen(gap: Gap) -> None:
+            notes.append(await self.pubsub.topic("orders").publish_message(b"a gap"))
+
+        subscription.on("gap", listen if awaited else lambda gap: notes.append(self.publish("a gap")[0]))
+        assert texts(self.consume(1)) == ["2"]
+        result(subscription.pull(10))
+        assert len(notes) == 1
+
     def test_a_pull_of_several_of_a_key_is_told_of_a_gap_in_its_place(self) -> None:
         subscription = self.with_a_hole(max_outstanding_per_key=10)
         told: list[object] = []

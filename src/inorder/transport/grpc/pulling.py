@@ -37,15 +37,17 @@ class Puller:
             taken.add_done_callback(taking.ended)
             return taken
 
-        def taken(response: bytes) -> list[Message]:
+        def taken(response: bytes) -> Pending[list[Message]]:
             delivery = v1.Delivery.FromString(response)
             messages = arrived(delivery.messages).messages(self._source(delivery.terms))
-            for message in messages:
-                if isinstance(message._record[DATA], Gap):
-                    on_gap(message._record[DATA])
-            return [message for message in messages if not isinstance(message._record[DATA], Gap)]
+            gaps = [message._record[DATA] for message in messages if isinstance(message._record[DATA], Gap)]
+            if not gaps:
+                return Pending.of(messages)
+            return _told(gaps, on_gap).map(
+                lambda _: [message for message in messages if not isinstance(message._record[DATA], Gap)]
+            )
 
-        return Pending.run(take).then(lambda taking: taking).map(taken)
+        return Pending.run(take).then(lambda taking: taking).then(taken)
 
     def _source(self, terms: v1.Terms) -> PulledFrom:
         source = self._sources.get(terms.ack_id_prefix)
@@ -53,6 +55,20 @@ class Puller:
             answers = CallAnswers(self._calls, self._resource, terms.ack_id_prefix)
             source = self._sources[terms.ack_id_prefix] = PulledFrom(answers, terms)
         return source
+
+
+def _told(gaps: Sequence[Gap], on_gap: Callable[[Gap], object]) -> Pending[None]:
+    """Done when it was told of these: on a thread of its own, as here all answers of the server come.
+
+    Whoever listens may wait for one of them.
+    """
+    told: Pending[None] = Pending()
+
+    def tell() -> None:
+        Pending.run(lambda: [on_gap(gap) for gap in gaps]).map(lambda _: None).hand_to(told)
+
+    threading.Thread(target=tell, name="inorder-gaps", daemon=True).start()
+    return told
 
 
 class Unseen:
