@@ -171,6 +171,24 @@ def test_a_drain_waits_for_the_acks_of_what_is_out_and_gives_out_nothing_more(se
     assert [message.data for message in server.broker.pull("worker", 10)] == [b"c"]
 
 
+def test_a_drain_gives_nothing_more_to_pulls_of_our_own_either(server: Running) -> None:
+    publish(server, "a", "held")
+    stream = Stream(server.channel())
+    (received,) = stream.received(1)
+    stopping = threading.Thread(target=lambda: server.run(server.server.stop(drain_seconds=25)))
+    stopping.start()
+    wait_until(lambda: server.server._desks._stopping)
+    publish(server, "b", "free")
+    take = server.channel().unary_unary("/inorder.v1.Inorder/Take")
+    request = inorder_v1_pb2.TakeRequest(subscription=SUBSCRIPTION, max_messages=10)
+    with pytest.raises(grpc.RpcError) as refused:
+        take(request.SerializeToString(), timeout=10)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    stream.send(ack_ids=[received.ack_id])
+    stopping.join()
+    assert [message.data for message in server.broker.pull("worker", 10)] == [b"b"]
+
+
 def test_a_drain_ends_when_its_time_is_over(server: Running) -> None:
     publish(server, "a", "key")
     stream = Stream(server.channel())

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from google.api_core import exceptions
 
+from inorder import PubSub
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument
+from inorder.server.expiry import Expiry
 from inorder.server.names import Names
 from inorder.server.startup import create
 from inorder.testing import ManualClock
@@ -123,6 +125,37 @@ def test_a_subscription_that_nobody_uses_expires(serve: Serve) -> None:
     with pytest.raises(exceptions.NotFound):
         subscriber.get_subscription(subscription=SUBSCRIPTION)
     assert subscriber.get_subscription(subscription=never).name == never
+
+
+def test_a_pull_of_our_own_client_is_use_although_it_brings_nothing(serve: Serve) -> None:
+    clock = ManualClock()
+    server = serve(MessageQueue(clock=clock), project="shop")
+    subscriber = subscribed(server, expiration_policy={"ttl": {"seconds": 8 * 86_400}})
+    with PubSub(f"grpc://{server.address}?project=shop") as pubsub:
+        for _ in range(3):
+            clock.advance(5 * 86_400)
+            assert pubsub.subscription("worker").pull(1).result(30) == []
+            server.run(server.server.expiry.delete_overdue())
+    assert subscriber.get_subscription(subscription=SUBSCRIPTION).name == SUBSCRIPTION
+
+
+def test_a_subscription_that_is_used_while_others_expire_stays(serve: Serve) -> None:
+    clock = ManualClock()
+    server = serve(MessageQueue(clock=clock), project="shop")
+    subscriber = subscribed(server, expiration_policy={"ttl": {"seconds": 86_400}})
+    request = {"name": f"{SUBSCRIPTION}-2", "topic": "projects/shop/topics/orders"}
+    subscriber.create_subscription(request=request)
+    clock.advance(40 * 86_400)
+
+    async def use_the_other(resource: str) -> None:
+        other = f"{SUBSCRIPTION}-2" if resource == SUBSCRIPTION else SUBSCRIPTION
+        server.server._desks.settled(other, (), failed=False)
+
+    inside = server.server
+    expiry = Expiry(server.broker, inside.names, inside._admin, inside._desks, use_the_other)
+    expiry._started_us = 0
+    server.run(expiry.delete_overdue())
+    assert len(server.broker.get_all_subscriptions()) == 1
 
 
 def test_when_deleted_subscriptions_were_used_is_forgotten(serve: Serve) -> None:

@@ -51,6 +51,12 @@ class Desks:
             raise not_pulled()
         return desk
 
+    def use(self, name: str) -> None:
+        """Somebody takes from a subscription without a desk. As from those, nothing is taken once the server stops."""
+        if self._stopping:
+            raise shutting_down()
+        self._used_us[name] = self._broker.clock.now_us()
+
     def settled(self, resource: str, leases: Iterable[int], *, failed: bool) -> None:
         """Leases of a subscription were answered."""
         name = self._names.subscription(resource)

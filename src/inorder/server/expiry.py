@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from inorder.broker import MessageQueue
 from inorder.clock import MICROSECONDS
 from inorder.errors import InorderError
+from inorder.metadata import SubscriptionMetadata
 from inorder.server.admin import Admin
 from inorder.server.chores import now_and_then
 from inorder.server.desks import Desks
@@ -39,7 +40,12 @@ class Expiry:
         await now_and_then(CHECK_SECONDS, "deleting what has expired", self.delete_overdue)
 
     async def delete_overdue(self) -> None:
-        for name in self._overdue(self._broker.clock.now_us()):
+        subscriptions = self._broker.get_all_subscriptions()
+        self._desks.forget_all_but({subscription.name for subscription in subscriptions})
+        for name in [subscription.name for subscription in subscriptions if self._is_overdue(subscription)]:
+            found = self._broker.get_subscription(name)
+            if found is None or not self._is_overdue(found):  # it was used, or made anew, while others were deleted
+                continue
             _log.warning("subscription %r was not used for as long as its expiration policy says: it is deleted", name)
             try:
                 await self._forget(self._names.subscription_resource(name))
@@ -53,14 +59,8 @@ class Expiry:
         except InorderError as error:
             _log.warning("old snapshots could not be deleted: %s", error)
 
-    def _overdue(self, now_us: int) -> list[str]:
-        overdue: list[str] = []
-        subscriptions = self._broker.get_all_subscriptions()
-        self._desks.forget_all_but({subscription.name for subscription in subscriptions})
-        for subscription in subscriptions:
-            seconds = expiration_seconds(subscription.options)
-            created_us = round(subscription.created.timestamp() * MICROSECONDS)
-            used_us = max(self._desks.used_us(subscription.name), self._started_us, created_us)
-            if seconds is not None and now_us - used_us > seconds * MICROSECONDS:
-                overdue.append(subscription.name)
-        return overdue
+    def _is_overdue(self, subscription: SubscriptionMetadata) -> bool:
+        seconds = expiration_seconds(subscription.options)
+        created_us = round(subscription.created.timestamp() * MICROSECONDS)
+        used_us = max(self._desks.used_us(subscription.name), self._started_us, created_us)
+        return seconds is not None and self._broker.clock.now_us() - used_us > seconds * MICROSECONDS

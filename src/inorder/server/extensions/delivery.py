@@ -69,6 +69,7 @@ class Delivery:
         longest = max(map(len, (request.take, *request.unseen)))
         if longest > MAX_NAME_LENGTH:  # they are remembered
             raise invalid(f"take, unseen: names of up to {MAX_NAME_LENGTH} characters, not {longest}.")
+        self._desks.use(name)
         delivery = v1.Delivery()
         records: list[Record] = []  # that are in it, gap records too
         told: list[Leased] = []  # the gaps of these
