@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
@@ -33,7 +33,12 @@ class AdminServer:
             return resource in EXISTING or resource in self.book
 
         self.policies = iam.PolicyService(policies, documents, SYSTEM_CLOCK, exists)
-        self.schemas = schemas.SchemaService(self.book, documents, SYSTEM_CLOCK, deleted=self.policies.forget)
+        self.schemas = schemas.SchemaService(self.book, documents, SYSTEM_CLOCK, self._deleting)
+
+    @asynccontextmanager
+    async def _deleting(self, schema: str) -> AsyncIterator[None]:
+        await self.policies.forget(schema)
+        yield
 
     async def start(self) -> int:
         self._server = grpc.aio.server()

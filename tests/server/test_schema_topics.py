@@ -2,7 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from inorder.broker import MessageQueue
 from inorder.commits import Sync
 from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
+from inorder.server.admin import THREADS
 from inorder.server.sqlite_documents import SqliteDocuments
 
 from .conftest import Running
+from .test_streaming import wait_until
 
 TOPIC = "projects/shop/topics/states"
 SUBSCRIPTION = "projects/shop/subscriptions/states"
@@ -149,3 +153,83 @@ def test_a_topic_knows_after_a_kill_that_its_schema_was_deleted_also_where_answe
         with pytest.raises(NotFound):
             schemas.get_schema(name=SCHEMA)
         assert publisher.get_topic(topic=TOPIC).schema_settings.schema == "_deleted-schema_"
+
+
+class BusyAdmin:
+    """A server with a schema whose calls that change something wait until `free`."""
+
+    def __init__(self) -> None:
+        self.server: Any = Running(MessageQueue())
+        channel, credentials = self.server.channel(), AnonymousCredentials()
+        transport = SchemaServiceGrpcTransport(channel=channel, credentials=credentials)
+        self.schemas = pubsub_v1.SchemaServiceClient(transport=transport)
+        schema = Schema(name=SCHEMA, type_=Schema.Type.AVRO, definition=avro("name"))
+        self.schemas.create_schema(parent="projects/shop", schema=schema, schema_id="state")
+        self.publisher = self.server.publisher()
+        self._free = threading.Event()
+        self._threads = self.server.server._admin._threads
+        self._begun: list[Future[Any]] = []
+        self._clients = ThreadPoolExecutor()
+
+    def create(self, topic: str) -> None:
+        settings = {"schema": SCHEMA, "encoding": Encoding.JSON}
+        self.publisher.create_topic(request={"name": topic, "schema_settings": settings})
+
+    def busy(self) -> None:
+        for _ in range(THREADS):
+            self._threads.submit(self._free.wait)
+
+    def begin(self, call: Callable[[], Any], waits: Callable[[], bool]) -> None:
+        """Call, and go on when it `waits`."""
+        self._begun.append(self._clients.submit(call))
+        wait_until(waits)
+
+    def queued(self) -> int:
+        """How many calls wait for a thread."""
+        return self._threads._work_queue.qsize()  # type: ignore[no-any-return]
+
+    def free(self) -> None:
+        """All goes on; returns when all that was begun has ended."""
+        self._free.set()
+        for one in self._begun:
+            one.result(30)
+
+
+@pytest.fixture
+def admin() -> Iterator[BusyAdmin]:
+    admin = BusyAdmin()
+    yield admin
+    admin.server.close()
+
+
+def test_what_is_changed_in_a_topic_while_its_schema_is_deleted_stays(admin: BusyAdmin) -> None:
+    for topic in (TOPIC, f"{TOPIC}-2"):
+        admin.create(topic)
+    admin.busy()
+    admin.begin(lambda: admin.schemas.delete_schema(name=SCHEMA), lambda: admin.queued() == 1)
+    change = {"topic": {"name": f"{TOPIC}-2", "labels": {"team": "north"}}, "update_mask": {"paths": ["labels"]}}
+    lock = admin.server.server._admin.changing
+    admin.begin(lambda: admin.publisher.update_topic(request=change), lambda: admin.queued() == 2 or lock._waiters)
+    admin.free()
+    changed = admin.publisher.get_topic(topic=f"{TOPIC}-2")
+    assert (dict(changed.labels), changed.schema_settings.schema) == ({"team": "north"}, "_deleted-schema_")
+
+
+def test_a_topic_that_is_made_while_its_schema_is_deleted_says_so(admin: BusyAdmin) -> None:
+    admin.busy()
+    admin.begin(lambda: admin.create(TOPIC), lambda: admin.queued() == 1)
+    lock = admin.server.server._admin.changing
+    deletion = admin.schemas.delete_schema
+    admin.begin(lambda: deletion(name=SCHEMA), lambda: admin.queued() == 2 or lock._waiters)
+    admin.free()
+    assert admin.publisher.get_topic(topic=TOPIC).schema_settings.schema == "_deleted-schema_"
+
+
+def test_a_schema_is_deleted_although_a_topic_that_has_it_goes_meanwhile(admin: BusyAdmin) -> None:
+    admin.create(TOPIC)
+    admin.busy()
+    admin.begin(lambda: admin.publisher.delete_topic(topic=TOPIC), lambda: admin.queued() == 1)
+    admin.begin(lambda: admin.schemas.delete_schema(name=SCHEMA), lambda: admin.queued() == 2)
+    admin.free()
+    with pytest.raises(NotFound):
+        admin.schemas.get_schema(name=SCHEMA)

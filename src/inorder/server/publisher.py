@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from google.protobuf import empty_pb2
@@ -121,11 +122,14 @@ class Publisher:
 
     async def create_topic(self, request: Proto, context: Context) -> Proto:
         name = self._names.new("topics", request.name)
-        options = self._checked(topic_options(request))
-        try:
-            await self._admin.run(lambda: self._broker.register_topic(name, options))
-        except AlreadyExists:
-            raise already_exists("Topic", request.name) from None
+        options = topic_options(request)
+        # A schema that is being deleted looks first which topics have it, and waits for one that is being made with it.
+        async with nullcontext() if topic_schema(options) is None else self._admin.changing:
+            self._checked(options)
+            try:
+                await self._admin.run(lambda: self._broker.register_topic(name, options))
+            except AlreadyExists:
+                raise already_exists("Topic", request.name) from None
         return topic_of(self._topic(request.name), self._names)
 
     async def get_topic(self, request: Proto, context: Context) -> Proto:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ import grpc.aio
 
 from inorder.broker import MessageQueue
 from inorder.clock import SYSTEM_CLOCK
-from inorder.errors import Unavailable
+from inorder.errors import NotFound, Unavailable
 from inorder.options import DEFAULT_PROJECT, check_whole
 from inorder.server import publisher, subscriber
 from inorder.server.admin import Admin
@@ -125,13 +126,18 @@ class Server:
             PolicyBook(self._documents.load(iam.KIND)), self._documents, SYSTEM_CLOCK, self._exists(book)
         )
 
-        async def deleted(schema: str) -> None:
+        @asynccontextmanager
+        async def deleting(schema: str) -> AsyncIterator[None]:
             await policies.forget(schema)
-            for topic in self._broker.get_all_topics():
-                settings = topic_schema(topic.options)
-                if settings is not None and settings.schema == schema:
-                    await self._admin.run(partial(self._broker.update_topic, topic.name, without_schema(topic.options)))
-            await self._admin.run(self._broker.sync)  # before the schema goes, which is on disk at once
+            async with self._admin.changing:  # until the schema is gone no topic changes, or is made that has it
+                for topic in self._broker.get_all_topics():
+                    settings = topic_schema(topic.options)
+                    if settings is not None and settings.schema == schema:
+                        change = partial(self._broker.update_topic, topic.name, without_schema(topic.options))
+                        with suppress(NotFound):  # it was deleted meanwhile
+                            await self._admin.run(change)
+                await self._admin.run(self._broker.sync)  # before the schema goes, which is on disk at once
+                yield
 
         snapshots = Snapshots(self._broker, self.names, self._admin, policies.forget)
 
@@ -143,7 +149,7 @@ class Server:
         self._extensions = Extensions(self._broker, self.names, self._admin, delivery, self._pushes.refresh)
         self._calls = {
             extensions.SERVICE: self._extensions.calls(),
-            schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleted).calls(),
+            schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleting).calls(),
             iam.SERVICE: policies.calls(),
             publisher.SERVICE: {
                 **Publisher(self._broker, self.names, self._admin, book, topic_deleted).calls(),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 import grpc
@@ -39,20 +40,20 @@ KIND = "schema"  # of its documents
 MAX_COMPILING = 2  # definitions at once; others wait
 
 Proto: TypeAlias = Any  # a message of google.pubsub.v1: these have no types
-Deleted: TypeAlias = Callable[[str], Awaitable[None]]
+Deleting: TypeAlias = Callable[[str], AbstractAsyncContextManager[object]]
 
 _BASIC, _FULL = types.SchemaView.BASIC, types.SchemaView.FULL
 _COMPILED = "compiled_proto_schema"  # older versions of Google's package do not have it
 
 
 class SchemaService:
-    """The calls of the service. `deleted` is told of each schema that is about to go, before it is gone."""
+    """The calls of the service. `deleting` a schema is entered before it goes, and left when it is gone."""
 
-    def __init__(self, book: SchemaBook, documents: Documents, clock: Clock, deleted: Deleted) -> None:
+    def __init__(self, book: SchemaBook, documents: Documents, clock: Clock, deleting: Deleting) -> None:
         self._book = book
         self._documents = documents
         self._clock = clock
-        self._deleted = deleted
+        self._deleting = deleting
         self._changing = asyncio.Lock()  # between what is decided and what is durable nobody else decides
         self._compiling = asyncio.Semaphore(MAX_COMPILING)
 
@@ -130,9 +131,9 @@ class SchemaService:
         async def delete() -> None:
             async with self._changing:
                 self._book.get(name)
-                await self._deleted(name)
-                await self._documents.put(KIND, name, None)
-                self._book.put(name, None)
+                async with self._deleting(name):
+                    await self._documents.put(KIND, name, None)
+                    self._book.put(name, None)
 
         await to_the_end(delete())
         return empty_pb2.Empty()
