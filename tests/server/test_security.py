@@ -4,7 +4,9 @@ import asyncio
 import hmac
 import logging
 import os
-from collections.abc import Callable, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from inorder.protocol import inorder_v1_pb2
 from inorder.server.security.guard import Guard
 from inorder.server.security.options import Security
 from inorder.server.security.rights import RULES, needed
+from inorder.server.security.tls import _Certificates
 from inorder.server.security.tokens import TokenFile, new_token, read
 
 from .certificates import Authority
@@ -394,6 +397,47 @@ def test_a_broken_file_keeps_the_tokens_in_force_and_the_log_says_so(
     tokens.add("late", admin=["*"])
     server.run(_look_again(server))
     ask(server.channel(), tokens.secrets["late"], SUBSCRIBER, "GetSubscription", _get())
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process has as many open as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_of_tokens_that_cannot_be_read_for_a_moment_is_read_later(
+    tokens: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = TokenFile(tokens.path, "shop", SYSTEM_CLOCK)
+    tokens.add("late", admin=["*"])
+    with no_more_files():
+        file.look_again()
+        file.look_again()
+    assert caplog.text.count("the tokens stay as they were") == 1
+    assert file.find(tokens.secrets["late"]) is None
+    file.look_again()
+    assert file.find(tokens.secrets["late"]) is not None
+
+
+def test_certificates_that_cannot_be_read_for_a_moment_are_read_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    used, later = authority.pair("server"), authority.pair("later")
+    certificates = _Certificates(used.certificate, used.key, None)
+    os.replace(later.certificate, used.certificate)
+    os.replace(later.key, used.key)
+    with no_more_files():
+        assert certificates.changed() is None
+        assert certificates.changed() is None
+    assert caplog.text.count("the certificates stay as they were") == 1
+    assert certificates.changed() is not None
+    assert certificates.changed() is None
 
 
 def test_looking_at_the_tokens_goes_on_after_an_error(tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:

@@ -58,6 +58,7 @@ class _Certificates:
         self._lock = threading.Lock()
         self._seen = self._look()
         self.first = self._read()
+        self._problem = ""  # with what is there since
 
     def changed(self) -> Any:
         """New certificates, if there are any since this was asked."""
@@ -65,12 +66,14 @@ class _Certificates:
             seen = self._look()
             if seen == self._seen:
                 return None
-            self._seen = seen
             try:
                 found = self._read()
-            except InvalidArgument as error:
-                _log.error("the certificates stay as they were: %s", error)
+            except InvalidArgument as error:  # and they are tried again: perhaps they can only not be read now
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    _log.error("the certificates stay as they were: %s", error)
                 return None
+            self._seen, self._problem = seen, ""
             _log.info("%s is used from now on", self._certificate)
             return found
 

@@ -86,6 +86,7 @@ class TokenFile:
         self._clock = clock
         self._seen = self._look()
         self._tokens = read(path, project)
+        self._problem = ""  # with what is there since
 
     def find(self, presented: str) -> Token | None:
         return self._tokens.find(presented, self._clock.now_us())
@@ -95,15 +96,17 @@ class TokenFile:
 
     def look_again(self) -> None:
         """Know what the file says now."""
-        seen = self._look()
+        seen = self._look()  # before it is read: what is written meanwhile is then seen the next time
         if seen == self._seen:
             return
-        self._seen = seen  # before it is read: what is written meanwhile is then seen the next time
         try:
             self._tokens = read(self._path, self._project)
-        except (InvalidArgument, OSError) as error:
-            _log.error("the tokens stay as they were: %s", error)
+        except (InvalidArgument, OSError) as error:  # and is tried again: perhaps it can only not be read now
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _log.error("the tokens stay as they were: %s", error)
         else:
+            self._seen, self._problem = seen, ""
             _log.info("%s has %d tokens now", self._path, len(self._tokens))
 
     def _look(self) -> tuple[int, int, int] | None:
