@@ -47,9 +47,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def talking(peer: Peer) -> Any:
+async def talking(peer: Peer, **options: float) -> Any:
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
-    client = HttpClient()
+    client = HttpClient(**options)
     port = server.sockets[0].getsockname()[1]
     try:
         yield client, Endpoint("http", "127.0.0.1", port, "/push")
@@ -126,6 +126,31 @@ def test_a_connection_that_was_closed_while_it_waited_is_replaced() -> None:
     peer = Peer([OK], [OK], [OK])
     assert statuses(peer, 3, lambda: asyncio.sleep(0.02)) == [200] * 3
     assert statuses(Peer([OK], [OK], [OK]), 3) == [200] * 3
+
+
+@pytest.mark.parametrize("answers", [[OK], [OK, OK]], ids=["closed", "open"])
+def test_a_connection_that_is_not_used_any_more_is_closed(answers: Answers) -> None:
+    """Also one that the other side has closed: the system keeps it until we do, too."""
+
+    async def waits_until_it_is() -> None:
+        async with talking(Peer(answers), idle_seconds=0.01) as (client, endpoint), asyncio.timeout(20):
+            assert await client.post(endpoint, [], b"") == 200
+            ((connection,),) = client._idle.values()
+            await connection._writer.wait_closed()
+            assert not client._idle
+
+    asyncio.run(waits_until_it_is())
+
+
+def test_a_connection_that_is_used_again_and_again_stays() -> None:
+    async def accepted() -> int:
+        peer = Peer([OK] * 100)
+        async with talking(peer, idle_seconds=0) as (client, endpoint), asyncio.timeout(20):
+            for _ in range(100):
+                assert await client.post(endpoint, [], b"") == 200
+        return peer.accepted
+
+    assert asyncio.run(accepted()) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ import ssl
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
+from typing import TypeAlias
 
 from inorder.server.push.config import Endpoint
 
 MAX_IDLE = 200  # connections to one host that wait for the next request
+IDLE_SECONDS = 30.0  # for which they do, or twice as long
 MAX_HEAD_BYTES = 65_536  # of an answer, and so of each of its lines
 MAX_BODY_BYTES = 1_000_000  # that are read to use a connection again; a longer answer ends it
 MAX_INTERIM = 10  # answers before the answer
@@ -25,6 +27,9 @@ CLOSE_SECONDS = 1.0
 PROCESSING = 102  # an interim answer, which for a push is as good as one
 _INTERIM = {100, 103}
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n]*)?\r?\n")
+
+
+_Origin: TypeAlias = tuple[str, str, int]
 
 
 class NoAnswer(Exception):
@@ -38,8 +43,9 @@ class _Stale(NoAnswer):
 class HttpClient:
     """Connections to all endpoints. Lives on one loop."""
 
-    def __init__(self) -> None:
-        self._idle: dict[tuple[str, str, int], list[_Connection]] = {}
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
+        self._idle: dict[_Origin, list[_Connection]] = {}
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -80,11 +86,30 @@ class HttpClient:
         return None
 
     def _give_back(self, endpoint: Endpoint, connection: _Connection) -> None:
-        waiting = self._idle.setdefault(_origin(endpoint), [])
-        if connection.usable() and len(waiting) < MAX_IDLE:
-            waiting.append(connection)
-        else:
+        origin = _origin(endpoint)
+        if not connection.usable() or len(self._idle.get(origin, ())) >= MAX_IDLE:
             connection.close()
+            return
+        connection.rested = False
+        if origin not in self._idle:
+            self._keep(origin, [])
+        self._idle[origin].append(connection)
+
+    def _keep(self, origin: _Origin, waiting: list[_Connection]) -> None:
+        self._idle[origin] = waiting
+        asyncio.get_running_loop().call_later(self._idle_seconds, self._tidy, origin)
+
+    def _tidy(self, origin: _Origin) -> None:
+        """Close what nobody has used since the last time, and what the other side has closed, or it would stay open."""
+        kept: list[_Connection] = []
+        for connection in self._idle.pop(origin, ()):
+            if connection.rested or not connection.usable():
+                connection.close()
+            else:
+                connection.rested = True
+                kept.append(connection)
+        if kept:
+            self._keep(origin, kept)
 
     async def close(self) -> None:
         """End what waits."""
@@ -95,7 +120,7 @@ class HttpClient:
         await asyncio.gather(*(connection.closed() for connection in connections))
 
 
-def _origin(endpoint: Endpoint) -> tuple[str, str, int]:
+def _origin(endpoint: Endpoint) -> _Origin:
     return endpoint.scheme, endpoint.host, endpoint.port
 
 
@@ -118,6 +143,7 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._clean = True  # the last answer was read to its end, and the other side wants more
+        self.rested = False  # since somebody looked who closes what is not used
 
     def usable(self) -> bool:
         # What came unasked would be taken for the answer to the next request.
