@@ -219,16 +219,13 @@ class Stream:
             while self._said or (self._waiting and self._error is None):
                 said, self._said, self._said_bytes = self._said, [], 0
                 self._heard.set()
-                messages: list[Message] = []
-                if self._error is None:  # or nobody would take an answer to them: they are given back
-                    messages, self._waiting, self._waiting_bytes = [*self._waiting.values()], {}, 0
-                properties = _properties(self.desk)
                 for one in said:
-                    await context.write(one + properties)
-                if messages:
+                    await context.write(one + _properties(self.desk))
+                if self._waiting and self._error is None:  # or nobody would take an answer to them: they are given back
+                    messages, self._waiting, self._waiting_bytes = [*self._waiting.values()], {}, 0
                     self.desk.ask()  # the next response is filled while this one is sent
                     body = received(messages, self.desk.counts_attempts)
-                    await context.write(b"".join(body) + properties)
+                    await context.write(b"".join(body) + _properties(self.desk))
             if self._error is not None:
                 raise self._error
             if self._finished:

@@ -1,0 +1,45 @@
+"""What a stream has taken and not sent when its client goes."""
+
+import asyncio
+from contextlib import suppress
+
+from inorder import Message
+from inorder.broker import MessageQueue
+from inorder.server.desk import Desk
+from inorder.server.streaming import Stream, StreamingPullRequest
+
+
+class Stuck:
+    """A client that reads nothing."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def write(self, response: bytes) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+def test_messages_behind_an_answer_that_its_client_never_read_come_again_at_once() -> None:
+    broker = MessageQueue()
+    broker.register_topic("orders")
+    broker.register_subscription("worker", "orders")
+    broker.publish("orders", [Message(b"a")])
+
+    async def serve() -> None:
+        desk = Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+        stream = Stream(broker, "worker", desk, StreamingPullRequest(stream_ack_deadline_seconds=600))
+        desk.join(stream)
+        desk.hand_out()
+        stream.say(b"")
+        client = Stuck()
+        writing = asyncio.create_task(stream.write(client))
+        await client.asked.wait()
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        stream.give_back()
+        desk.leave(stream)
+
+    asyncio.run(serve())
+    assert [message.data for message in broker.pull("worker", 10)] == [b"a"]
