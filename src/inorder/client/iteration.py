@@ -114,7 +114,6 @@ class Iteration(ABC):
             while self._problems:
                 yield self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
             if self._ended:
-                self.leave()
                 return
             self._current = self._intake.next_ones(self._size)
             if self._current:
@@ -146,8 +145,9 @@ class Iteration(ABC):
         self._intake.finished_together(messages)
 
     def _got(self) -> list[Message] | None:
-        """What the loop gets; nothing if it was ended on the way to it: then these go back."""
+        """What the loop gets; nothing if it was ended, perhaps on the way to it: then these go back."""
         if self._ended:
+            self.leave()
             return None
         self._given = True
         return self._current
