@@ -140,6 +140,58 @@ def test_a_client_whose_token_is_revoked_is_told_and_what_it_has_goes_to_others(
     assert server.broker.metrics("worker").backlog_messages == 2
 
 
+def test_a_consumer_goes_on_with_the_token_that_is_in_its_file_by_then(
+    server: Running, authority: Authority, client: Pair, tokens: Tokens, tmp_path: Path
+) -> None:
+    first, second = tokens.add("first", subscribe=["worker"]), tokens.add("second", subscribe=["worker"])
+    server.run(_look_again(server))
+    file = tmp_path / "token"
+    file.write_text(first)
+    seen: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.data)
+        message.ack()
+
+    with PubSub(url(server, authority, client, f"token_file={file}")) as pubsub:
+        subscription = pubsub.subscription("worker")
+        subscription.on("message", handle)
+        subscription.open()
+        server.broker.publish("orders", [Message(b"a", None, "key")])
+        wait_until(lambda: seen == [b"a"])
+        new = tmp_path / "new"
+        new.write_text(second)
+        os.replace(new, file)
+        tokens.remove("first")
+        wait_until(lambda: [one.token.name for one in server.server.guard._running] == ["second"])
+        server.broker.publish("orders", [Message(b"b", None, "key")])
+        wait_until(lambda: seen == [b"a", b"b"])
+
+
+def test_a_publish_that_waits_goes_on_with_the_token_that_is_in_its_file_by_then(
+    server: Running, authority: Authority, client: Pair, tokens: Tokens, tmp_path: Path
+) -> None:
+    limits = {"max_messages": 1, "when_full": "block"}
+    server.broker.register_subscription("narrow", "orders", {"queue_limits": limits})
+    first, second = tokens.add("first", publish=["orders"]), tokens.add("second", publish=["orders"])
+    server.run(_look_again(server))
+    file = tmp_path / "token"
+    file.write_text(first)
+    with PubSub(url(server, authority, client, f"token_file={file}")) as pubsub:
+        topic = pubsub.topic("orders")
+        topic.publish_message(b"a", ordering_key="key").result(20)
+        waiting = topic.publish_message(b"b", ordering_key="key")
+        wait_until(lambda: bool(server.broker._blocked))
+        new = tmp_path / "new"
+        new.write_text(second)
+        os.replace(new, file)
+        tokens.remove("first")
+        wait_until(lambda: [one.token.name for one in server.server.guard._running] == ["second"])
+        server.broker.ack(server.broker.pull("narrow", 1))
+        waiting.result(20)
+    assert [message.data for message in server.broker.pull("narrow", 10)] == [b"b"]
+
+
 def test_a_client_does_not_talk_to_a_server_that_it_cannot_tell(
     server: Running, authority: Authority, client: Pair, tokens: Tokens, tmp_path: Path
 ) -> None:

@@ -80,7 +80,7 @@ Failed: TypeAlias = tuple[Handed, BaseException]
 class Request:
     """What is sent in one go, until it is answered."""
 
-    __slots__ = ("cancel", "doubt", "error", "number", "parts", "raw", "sent", "travels")
+    __slots__ = ("cancel", "doubt", "error", "number", "parts", "raw", "revoked", "sent", "travels")
 
     def __init__(self, parts: Sequence[Handed], raw: bytes | None) -> None:
         self.parts = parts
@@ -90,6 +90,7 @@ class Request:
         self.sent = 0.0  # when, as it travels
         self.error: InorderError | None = None  # what it came back with
         self.doubt: InorderError | None = None  # since it came back with this, nobody knows whether it was stored
+        self.revoked = False  # whether it came back because the server did not know its token
         self.cancel: Callable[[], object] = lambda: None
 
 
@@ -314,7 +315,7 @@ class Outlet:
         with self._lock:
             if self._under_way:
                 error = self._under_way[0].error
-                if self._calls.worth_repeating(error) and not self._too_long():
+                if self._worth_repeating(self._under_way[0]) and not self._too_long():
                     pause = 0.0 if self._hurried and not isinstance(error, Busy) else pause_after(error, self._pauses)
                     self._hurried = False
                 else:
@@ -325,6 +326,12 @@ class Outlet:
             later(pause, self._go_on)
         else:
             self._go_on()
+
+    def _worth_repeating(self, request: Request) -> bool:
+        if self._once and isinstance(request.error, Unauthenticated) and not request.revoked:
+            request.revoked = True  # there may be another token by now: it is tried once
+            return True
+        return self._calls.worth_repeating(request.error)
 
     def _too_long(self) -> bool:
         now = time.monotonic()

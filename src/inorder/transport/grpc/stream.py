@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 import grpc
 
 from inorder.clock import MICROSECONDS, Clock, Timer
-from inorder.errors import InorderError, NotFound, SubscriptionNotFound, Unavailable
+from inorder.errors import (
+    InorderError,
+    NotFound,
+    PermissionDenied,
+    SubscriptionNotFound,
+    Unauthenticated,
+    Unavailable,
+)
 from inorder.message import KEY, Leased, Message, Source, started_us
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_MESSAGE_BYTES, SubscriptionOptions, check_number
 from inorder.pending import Pending
@@ -392,8 +399,12 @@ class OwnDeliveries:
         with self._lock:
             self._requests = None
             self._more.notify()
-            fatal = error is not None and type(error) not in (Unavailable, Busy)
+            # The token was good when this stream began. There may be another one by now: the next stream tells.
+            revoked = self._ready and isinstance(error, Unauthenticated | PermissionDenied)
+            fatal = error is not None and type(error) not in (Unavailable, Busy) and not revoked
             if not fatal and not self._closing:
+                if revoked:
+                    self._arrived = []  # the server has given it to others
                 return False
             left = [*chain(*self._unconfirmed.values()), *self._unsaid]
             self._unconfirmed, self._unsaid = {}, []
