@@ -10,14 +10,23 @@ import pytest
 
 from inorder import Message, PermissionDenied, PubSub, Unauthenticated, Unavailable
 from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.security.options import Security
 from inorder.transport.address import parse
+from inorder.transport.grpc.calls import Calls
 from inorder.transport.grpc.channel import join, leave
 
 from .certificates import Authority, Pair
 from .conftest import PROJECT, Running, Serve
 from .test_security import Tokens, _look_again
 from .test_streaming import wait_until
+
+
+def replace(file: Path, text: str) -> None:
+    """In one step."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    os.replace(new, file)
 
 
 @pytest.fixture
@@ -98,9 +107,7 @@ def test_a_token_in_a_file_may_be_replaced_while_a_client_runs(
         second = tokens.add("second", admin=["*"])
         tokens.remove("root")
         server.run(_look_again(server))
-        new = tmp_path / "new"
-        new.write_text(second)
-        os.replace(new, file)
+        replace(file, second)
         pubsub.topic("orders").publish_message(b"b").result(20)
         file.write_text("half of\nanother one")  # what was read is still good
         pubsub.topic("orders").publish_message(b"c").result(20)
@@ -159,9 +166,7 @@ def test_a_consumer_goes_on_with_the_token_that_is_in_its_file_by_then(
         subscription.open()
         server.broker.publish("orders", [Message(b"a", None, "key")])
         wait_until(lambda: seen == [b"a"])
-        new = tmp_path / "new"
-        new.write_text(second)
-        os.replace(new, file)
+        replace(file, second)
         tokens.remove("first")
         wait_until(lambda: [one.token.name for one in server.server.guard._running] == ["second"])
         server.broker.publish("orders", [Message(b"b", None, "key")])
@@ -182,14 +187,33 @@ def test_a_publish_that_waits_goes_on_with_the_token_that_is_in_its_file_by_then
         topic.publish_message(b"a", ordering_key="key").result(20)
         waiting = topic.publish_message(b"b", ordering_key="key")
         wait_until(lambda: bool(server.broker._blocked))
-        new = tmp_path / "new"
-        new.write_text(second)
-        os.replace(new, file)
+        replace(file, second)
         tokens.remove("first")
         wait_until(lambda: [one.token.name for one in server.server.guard._running] == ["second"])
         server.broker.ack(server.broker.pull("narrow", 1))
         waiting.result(20)
     assert [message.data for message in server.broker.pull("narrow", 10)] == [b"b"]
+
+
+def test_answers_that_are_asked_for_once_go_on_with_the_token_that_is_in_its_file_by_then(
+    server: Running, authority: Authority, client: Pair, tokens: Tokens, tmp_path: Path
+) -> None:
+    first, second = tokens.add("first", subscribe=["worker"]), tokens.add("second", subscribe=["worker"])
+    server.run(_look_again(server))
+    file = tmp_path / "token"
+    file.write_text(first)
+    joined = join(parse(url(server, authority, client, f"token_file={file}")))
+    request = v1.WatchKeysRequest(subscription="projects/shop/subscriptions/worker", seconds=60)
+    answers = Calls(joined, 20).answers("/inorder.v1.Inorder/WatchKeys", request.SerializeToString)
+    next(answers)
+    replace(file, second)
+    tokens.remove("first")
+    next(answers)  # of another call: in the first one, nothing new is told
+    replace(file, first)
+    tokens.remove("second")
+    with pytest.raises(Unauthenticated):
+        next(answers)
+    leave(joined)
 
 
 def test_a_client_does_not_talk_to_a_server_that_it_cannot_tell(

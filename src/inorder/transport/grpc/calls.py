@@ -14,7 +14,15 @@ from typing import Any
 import grpc
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
-from inorder.errors import Closed, DeadlineExceeded, FailedPrecondition, InorderError, ResourceExhausted, Unavailable
+from inorder.errors import (
+    Closed,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InorderError,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+)
 from inorder.pending import Pending
 from inorder.protocol.facts import DETAILS, error_of, retry_seconds
 from inorder.transport.grpc.channel import Channel, Metadata
@@ -136,19 +144,24 @@ class Calls:
         return lives
 
     def answers(self, method: str, request: Callable[[], bytes]) -> Iterator[bytes]:
-        """All answers to a request, for somebody who waits for them; asked for again where the connection ends."""
+        """All answers to a request, for somebody who waits for them; asked for again where the connection ends.
+
+        And where its token was revoked on the way: there may be another one by now.
+        """
         waits, give_up = pauses(), time.monotonic() + self.timeout_seconds
         while True:
-            call = self._channel.answers(method, request())
+            call, answered = self._channel.answers(method, request()), False
             try:
                 for answer in call:
+                    answered = True
                     yield answer
                     waits, give_up = pauses(), time.monotonic() + self.timeout_seconds
                 return
             except grpc.RpcError:
                 error = self.error_of(call)
                 pause = pause_after(error, waits)
-                if not self.worth_repeating(error) or time.monotonic() + pause > give_up:
+                again = self.worth_repeating(error) or (answered and isinstance(error, Unauthenticated))
+                if not again or time.monotonic() + pause > give_up:
                     raise error from None
                 time.sleep(pause)
             finally:
