@@ -194,3 +194,15 @@ def test_a_subscription_that_is_deleted_ends_its_handlers(pubsub: PubSub) -> Non
     pubsub.subscription("worker").delete().result()
     assert closed.wait(PATIENCE_SECONDS)
     assert [type(one) for one in told] == [SubscriptionNotFound]
+
+
+def test_what_nobody_has_taken_when_a_consumer_closes_has_gone_back_then(pubsub: PubSub) -> None:
+    topic = pubsub.topic("orders").create().result()
+    worker = topic.subscription("worker").create(ack_deadline_seconds=600).result()
+    for number in range(20):  # who does not wait for the server is mostly faster than it
+        deliveries = pubsub._connection.transport.deliveries("worker", lambda: None, lambda _: None, True)
+        topic.publish_message(b"%d" % number).result(PATIENCE_SECONDS)
+        wait_until(lambda: deliveries._arrived)  # noqa: B023  # called before the next
+        deliveries.close().result(PATIENCE_SECONDS)
+        (message,) = worker.pull(10).result(PATIENCE_SECONDS)
+        message.ack().result(PATIENCE_SECONDS)

@@ -5,9 +5,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from inorder import Message
 from inorder.broker import MessageQueue
 from inorder.clock import MICROSECONDS
+from inorder.errors import Aborted, DeadlineExceeded, InorderError, PermissionDenied, ResourceExhausted, Unavailable
 from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
@@ -30,13 +33,14 @@ class Server:
         self.broker = MessageQueue(clock=self.clock)
         self.broker.register_topic("orders")
         self.broker.register_subscription("worker", "orders", OPTIONS)
-        self._sent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._sent: queue.SimpleQueue[bytes | InorderError | None] = queue.SimpleQueue()
         self._heard: queue.SimpleQueue[v1.Demand] = queue.SimpleQueue()
         watch = self.broker.watch("worker", lambda: None, print)
-        terms = v1.Terms(options=to_json(OPTIONS), id_prefix=watch.id_prefix, ack_id_prefix=watch.ack_id_prefix)
-        self.send(v1.Delivery(terms=terms))
+        self._terms = v1.Terms(options=to_json(OPTIONS), id_prefix=watch.id_prefix, ack_id_prefix=watch.ack_id_prefix)
 
     def stream(self, method: str, requests: Iterator[bytes], metadata: object) -> "Server":
+        self.send(v1.Delivery(terms=self._terms))
+
         def hear() -> None:
             for request in requests:
                 self._heard.put(v1.Demand.FromString(request))
@@ -45,10 +49,18 @@ class Server:
         return self
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._sent.get, None)
+        for said in iter(self._sent.get, None):
+            if isinstance(said, InorderError):
+                raise said
+            yield said
 
     def cancel(self) -> None:
-        self._sent.put(None)
+        ended, self._sent = self._sent, queue.SimpleQueue()
+        ended.put(None)
+
+    def end(self, error: InorderError) -> None:
+        """The stream ends so."""
+        self._sent.put(error)
 
     def lives(self) -> Pending[bool]:
         return Pending.of(True)
@@ -130,3 +142,17 @@ def test_leases_that_were_kept_last_since_that_was_asked_for() -> None:
     taken = deliveries.take(100, 10**9, True, server.broker.consumer("worker"), 100)
     assert ([message.data for message in taken.messages], taken.since_us) == ([b"1", b"2"], asked_us - 500_000)
     server.cancel()
+
+
+@pytest.mark.parametrize("kind", [Unavailable, DeadlineExceeded, ResourceExhausted, Aborted, PermissionDenied])
+def test_a_stream_that_somebody_on_the_way_has_ended_is_begun_anew(kind: type[InorderError]) -> None:
+    server, woken = Server(), threading.Semaphore(0)
+    calls: Any = server
+    deliveries = OwnDeliveries(calls, server.clock, "worker", "worker", woken.release, print, True)
+    server.end(kind("it took too long"))
+    for _ in range(2):  # the terms of both
+        assert woken.acquire(timeout=PATIENCE_SECONDS)
+    server.deliver("1")
+    assert woken.acquire(timeout=PATIENCE_SECONDS)
+    source: Any = None
+    assert [message.data for message in deliveries.take(10, 1_000, False, source, 10).messages] == [b"1"]

@@ -15,6 +15,7 @@ import grpc
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.errors import (
+    Aborted,
     Closed,
     DeadlineExceeded,
     FailedPrecondition,
@@ -51,6 +52,15 @@ class Busy(ResourceExhausted):
     def __init__(self, text: str, seconds: float) -> None:
         super().__init__(text)
         self.seconds = seconds
+
+
+def ends_for_good(error: BaseException | None) -> bool:
+    """Whether a stream that ended so is not begun anew: it was refused, or we have closed it ourselves.
+
+    A stream has no end of its own: all else is the doing of its server, or of somebody on the way to it.
+    """
+    passing = (Unavailable, Busy, DeadlineExceeded, ResourceExhausted, Aborted)
+    return error is not None and type(error) not in passing  # what is more special is something else
 
 
 class Calls:

@@ -15,12 +15,12 @@ import grpc
 from google.pubsub_v1.types import pubsub
 
 from inorder.clock import MICROSECONDS, Clock, Timer
-from inorder.errors import InorderError, NotFound, SubscriptionNotFound, Unavailable
+from inorder.errors import InorderError, NotFound, SubscriptionNotFound
 from inorder.message import Message, Record, Source, delivered
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Taken
-from inorder.transport.grpc.calls import Busy, Calls, pause_after, pauses
+from inorder.transport.grpc.calls import Calls, ends_for_good, pause_after, pauses
 from inorder.transport.grpc.plain_answers import PlainAnswers
 from inorder.transport.grpc.stream import STREAMING_PULL, Terms
 
@@ -85,12 +85,10 @@ class PlainDeliveries:
     def close(self) -> Pending[None]:
         self._hang_up.set()
         with self._lock:
-            call, received, self._arrived = self._call, self._arrived, []
+            call = self._call
             self._over.set()
         if call is not None:
             call.cancel()
-        if received:
-            self._answers.settle((), [lease for _, lease in received])
         return self._closed
 
     # -- what comes --------------------------------------------------------------------------------
@@ -112,12 +110,17 @@ class PlainDeliveries:
                 error = self._calls.error_of(ended)
             except InorderError as refused:
                 error = refused
+            except Exception:  # a mistake of ours: better late than never
+                _log.exception("a stream of subscription %r failed", self._subscription)
             self._over.set()
-            if error is not None and type(error) not in (Unavailable, Busy) and not self._hang_up.is_set():
+            if error is not None and ends_for_good(error) and not self._hang_up.is_set():
                 self._fail(error)
                 break
             self._hang_up.wait(pause_after(error, waits))
-        self._closed.set_result(None)
+        with self._lock:
+            left, self._arrived = self._arrived, []  # nothing more comes, and nobody has taken this
+        returned = self._answers.settle((), [lease for _, lease in left])
+        returned.add_done_callback(lambda _: self._closed.set_result(None))
 
     def _requests(self, over: threading.Event) -> Iterator[bytes]:
         flow = self._options.flow_control or FlowControl()
