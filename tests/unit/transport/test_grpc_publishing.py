@@ -10,6 +10,7 @@ from google.pubsub_v1.types import pubsub
 
 from inorder.errors import (
     Closed,
+    DeadlineExceeded,
     InorderError,
     KeyPaused,
     OutOfSequence,
@@ -242,6 +243,24 @@ def test_what_may_have_been_stored_is_not_sent_again_under_another_name(error: I
     for one in sent:
         one.store()
     assert (not_sent.result(), later[0].result()) == (["id-d1"], ["id-e1"])
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("a proxy gave up"), Unauthenticated("It is no longer valid.")])
+def test_what_may_have_been_stored_goes_again_under_its_number(error: InorderError) -> None:
+    """What was several batches is not taken apart: alone, each would be stored once more."""
+    server = Server()
+    outlet = outlet_of(server)
+    [publish(outlet, f"x{number}") for number in range(MAX_UNDER_WAY)]
+    under_way = server.take(MAX_UNDER_WAY)
+    answers = [publish(outlet, "a1"), publish(outlet, "b1")]
+    for one in under_way:
+        one.store()
+    [together] = server.take(1)
+    together.fail(error)  # perhaps it was stored before that
+    [again] = server.take(1)
+    assert (again.texts, again.attempt) == (together.texts, together.attempt)
+    again.store()
+    assert [answer.result() for answer in answers] == [["id-a1"], ["id-b1"]]
 
 
 def in_doubt_together(server: Server, outlet: Outlet) -> tuple[list[Pending[list[str]]], list[Sent]]:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TypeAlias
 
 from inorder.errors import (
+    DeadlineExceeded,
     InorderError,
     InvalidArgument,
     KeyPaused,
@@ -47,8 +48,9 @@ MAX_BYTES = 9_000_000
 
 MAX_UNDER_WAY = 3  # one is made, one travels, one is stored; more of them would only be smaller
 
-# After these nobody knows whether a request was stored: its answer was lost, or its token was revoked meanwhile.
-_DOUBTFUL = (Unavailable, Unauthenticated, PermissionDenied)
+# After these nobody knows whether a request was stored: its answer was lost, somebody on the way to the server gave up,
+# which we never do, or its token was revoked meanwhile.
+_DOUBTFUL = (Unavailable, DeadlineExceeded, Unauthenticated, PermissionDenied)
 
 # With these a server refuses the request as such, or has looked for an earlier try of it: then it was not stored.
 _NOT_STORED = (InvalidArgument, NotFound, OutOfSequence, QueueFull)
@@ -331,7 +333,7 @@ class Outlet:
         if self._once and isinstance(request.error, Unauthenticated) and not request.revoked:
             request.revoked = True  # there may be another token by now: it is tried once
             return True
-        return self._calls.worth_repeating(request.error)
+        return isinstance(request.error, DeadlineExceeded) or self._calls.worth_repeating(request.error)
 
     def _too_long(self) -> bool:
         now = time.monotonic()
