@@ -22,7 +22,9 @@ from google.pubsub_v1.types import pubsub
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from inorder import PubSub
 from inorder.broker import MessageQueue
+from inorder.errors import JournalFailed
 from inorder.journal.journal import Journal
 from inorder.journal.segments import SegmentStore
 from inorder.message import Message
@@ -271,6 +273,33 @@ def test_a_broker_whose_journal_has_failed_is_not_serving(serve: Serve) -> None:
     assert next(health) == NOT_SERVING
     disk.faults = Faults()
     assert samples(port)["inorder_serving"][""] == 0
+
+
+def test_a_consumer_goes_on_when_a_server_whose_journal_had_failed_is_started_again(serve: Serve) -> None:
+    disk = FaultyDisk(0)
+    server = serve(MessageQueue(journal=Journal(SegmentStore(disk))), project=PROJECT)
+    server.broker.register_topic("orders")
+    server.broker.register_subscription("worker", "orders")
+    seen: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.data)
+        message.ack()
+
+    with PubSub(f"grpc://{server.address}?project={PROJECT}") as pubsub:
+        pubsub.subscription("worker").on("message", handle).open()
+        server.broker.publish("orders", [Message(b"a")])
+        wait_until(lambda: seen == [b"a"])
+        disk.faults = Faults(sync_error=1)
+        with pytest.raises(JournalFailed):
+            server.broker.publish("orders", [Message(b"lost")])
+        disk.faults = Faults()
+        wait_until(lambda: not [*server.server._desks.takers()])  # all were told
+        server.stop()
+        disk.kill()
+        again = serve(MessageQueue(journal=Journal(SegmentStore(disk))), port=server.port, project=PROJECT)
+        again.broker.publish("orders", [Message(b"b")])
+        wait_until(lambda: seen[-1] == b"b")
 
 
 def test_reflection_lists_what_is_served(server: Running) -> None:

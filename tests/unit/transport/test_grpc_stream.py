@@ -17,6 +17,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import to_json
 from inorder.server.extensions.delivery import add_columns
 from inorder.testing.clock import ManualClock
+from inorder.transport.grpc.calls import Calls
 from inorder.transport.grpc.stream import OwnDeliveries
 
 PATIENCE_SECONDS = 30
@@ -27,6 +28,7 @@ class Server:
     """A broker whose deliveries the test hands over, as the calls of one client."""
 
     address, timeout_seconds = "nowhere", PATIENCE_SECONDS
+    ends_for_good, _closed = Calls.ends_for_good, False
 
     def __init__(self) -> None:
         self.clock = ManualClock()

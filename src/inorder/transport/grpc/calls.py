@@ -54,15 +54,6 @@ class Busy(ResourceExhausted):
         self.seconds = seconds
 
 
-def ends_for_good(error: BaseException | None) -> bool:
-    """Whether a stream that ended so is not begun anew: it was refused, or we have closed it ourselves.
-
-    A stream has no end of its own: all else is the doing of its server, or of somebody on the way to it.
-    """
-    passing = (Unavailable, Busy, DeadlineExceeded, ResourceExhausted, Aborted)
-    return error is not None and type(error) not in passing  # what is more special is something else
-
-
 class Calls:
     """The calls of one client. Thread-safe."""
 
@@ -120,6 +111,15 @@ class Calls:
     def worth_repeating(self, error: BaseException | None) -> bool:
         """Whether the server was not reached, or has no time now, as opposed to having said no."""
         return type(error) in (Unavailable, Busy) and not self._closed
+
+    def ends_for_good(self, error: BaseException | None) -> bool:
+        """Whether a stream that ended so is not begun anew: it was refused, or we have closed it ourselves.
+
+        A stream has no end of its own: all else is the doing of its server, which may be started again, or of somebody
+        on the way to it.
+        """
+        passing = isinstance(error, Unavailable | DeadlineExceeded | Aborted | ResourceExhausted)
+        return error is not None and (self._closed or not passing)
 
     def begin(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata, *, wait: bool = False

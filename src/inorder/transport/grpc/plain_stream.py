@@ -20,7 +20,7 @@ from inorder.message import Message, Record, Source, delivered
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Taken
-from inorder.transport.grpc.calls import Calls, ends_for_good, pause_after, pauses
+from inorder.transport.grpc.calls import Calls, pause_after, pauses
 from inorder.transport.grpc.plain_answers import PlainAnswers
 from inorder.transport.grpc.stream import STREAMING_PULL, Terms
 
@@ -113,7 +113,7 @@ class PlainDeliveries:
             except Exception:  # a mistake of ours: better late than never
                 _log.exception("a stream of subscription %r failed", self._subscription)
             self._over.set()
-            if error is not None and ends_for_good(error) and not self._hang_up.is_set():
+            if error is not None and self._calls.ends_for_good(error) and not self._hang_up.is_set():
                 self._fail(error)
                 break
             self._hang_up.wait(pause_after(error, waits))

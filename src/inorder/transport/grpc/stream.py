@@ -32,7 +32,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import told
 from inorder.transport import Taken
 from inorder.transport.grpc.answering import CallAnswers, Said, fill
-from inorder.transport.grpc.calls import Calls, ends_for_good, look_later, pause_after, pauses
+from inorder.transport.grpc.calls import Calls, look_later, pause_after, pauses
 from inorder.transport.grpc.columns import arrived
 from inorder.transport.grpc.transit import Transit
 
@@ -401,7 +401,7 @@ class OwnDeliveries:
             self._more.notify()
             # The token was good when this stream began. There may be another one by now: the next stream tells.
             revoked = self._ready and isinstance(error, Unauthenticated | PermissionDenied)
-            fatal = ends_for_good(error) and not revoked
+            fatal = self._calls.ends_for_good(error) and not revoked
             if not fatal and not self._closing:
                 if revoked:
                     self._arrived = []  # the server has given it to others
