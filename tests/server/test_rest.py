@@ -473,6 +473,18 @@ def test_a_server_that_stops_says_nothing_of_connections_that_are_kept(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
+def test_a_server_stops_although_somebody_does_not_read_its_answer(subscribed: Rest) -> None:
+    subscribed.running.broker.publish("orders", [Message(bytes(9_000_000))])
+    with socket.socket() as idle:
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        idle.connect(("127.0.0.1", subscribed.port))
+        body = b'{"maxMessages": 1}'
+        idle.sendall(f"POST /v1/{SUBSCRIPTION}:pull HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        idle.settimeout(30)
+        assert idle.recv(15) == b"HTTP/1.1 200 OK"
+        subscribed.running.stop()
+
+
 # -- who may ---------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ MAX_AHEAD_BYTES = 65_536  # of the requests behind the one that is being answere
 MAX_HELD_BYTES = 256 * 1024 * 1024  # of all bodies that are being sent or answered; more must wait with their senders
 REQUEST_SECONDS = 60.0  # to send a request that was begun, and to take an answer
 LINGER_SECONDS = 2.0  # for who still sends what was refused: else it might never read why
+STOP_SECONDS = 0.5  # for who has not taken the last of what it was sent, when the server stops
 
 _REQUEST_LINE = re.compile(r"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
 _HEADER = re.compile(r"([!#$%&'*+.^`|~\w-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*", re.ASCII)
@@ -99,15 +100,17 @@ class HttpServer:
         connection.add_done_callback(self._connections.discard)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        patience = REQUEST_SECONDS
         try:
             if len(self._connections) <= self._max_connections:
                 await self._converse(_Incoming(reader), writer)
         except (_Gone, TimeoutError, OSError):
             pass  # whoever asked has gone, or never asked
+        except asyncio.CancelledError:
+            patience = STOP_SECONDS
+            raise
         finally:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await _close(writer, patience)
 
     async def _converse(self, incoming: _Incoming, writer: asyncio.StreamWriter) -> None:
         keep = True
@@ -171,6 +174,15 @@ async def _send(writer: asyncio.StreamWriter, response: Response, connection: st
     writer.write(head.encode() + (b"" if head_only else body))
     async with asyncio.timeout(REQUEST_SECONDS):
         await writer.drain()
+
+
+async def _close(writer: asyncio.StreamWriter, seconds: float) -> None:
+    """Close a connection when its client has taken what it was sent, or after so long."""
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(seconds):
+            await writer.wait_closed()
+    writer.transport.abort()
 
 
 @dataclass(frozen=True, slots=True)
