@@ -7,13 +7,14 @@ from contextlib import suppress
 
 
 class TcpProxy:
-    """Passes bytes on, both ways, to a port of this machine."""
+    """Passes bytes on, both ways, to a port of this machine, from another of its addresses if one is named."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, source: str = "127.0.0.1") -> None:
         self.delay_seconds = 0.0  # of each piece, in each direction
         self.open = threading.Event()  # while it is not set, nothing is passed on
         self.open.set()
         self._to = port
+        self._source = source
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -25,7 +26,7 @@ class TcpProxy:
             while True:
                 client, _ = self._listener.accept()
                 try:
-                    server = socket.create_connection(("127.0.0.1", self._to))
+                    server = socket.create_connection(("127.0.0.1", self._to), source_address=(self._source, 0))
                 except OSError:
                     client.close()
                     continue

@@ -3,8 +3,10 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +71,28 @@ def test_a_client_needs_nothing_but_the_address_and_a_killed_server_loses_nothin
         assert process.wait(20) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def test_one_port_for_grpc_and_rest(clients: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with serving("--memory", "--port", port, "--rest-port", port) as (process, address):
+        assert address == f"127.0.0.1:{port}"
+        for path, body in ((TOPIC, b"{}"), (SUBSCRIPTION, b'{"topic": "%b"}' % TOPIC.encode())):
+            request = urllib.request.Request(f"http://{address}/v1/{path}", body, method="PUT")
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                assert answer.status == 200
+        publisher, subscriber = clients(address)
+        publisher.publish(TOPIC, b"a").result(20)
+        assert data(subscriber) == b"a"
+        publisher.stop()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        assert f"REST: http://{address}/v1" in process.stdout.read()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        subscriber.close()
 
 
 def test_in_memory_with_a_start_up_file_and_interrupted(tmp_path: Path, clients: Any) -> None:

@@ -16,6 +16,7 @@ from google.pubsub_v1.services.subscriber.transports.grpc import SubscriberGrpcT
 
 from inorder.broker import MessageQueue
 from inorder.server import Server
+from inorder.transport.address import host_and_port
 
 PROJECT = "shop"
 
@@ -23,14 +24,16 @@ PROJECT = "shop"
 class Running:
     """A server that serves until it is stopped."""
 
-    def __init__(self, broker: MessageQueue, port: int = 0, **options: Any) -> None:
+    def __init__(
+        self, broker: MessageQueue, host: str = "127.0.0.1", port: int = 0, *, rest: bool = False, **options: Any
+    ) -> None:
         self.broker = broker
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.server = Server(broker, **options)
-        self.port: int = self.run(self.server.start(port=port))
-        self.address = f"127.0.0.1:{self.port}"
+        self.port: int = self.run(self.server.start(host, port, rest=rest))
+        self.address = host_and_port(host, self.port)
         self._channels: list[grpc.Channel] = []
 
     def run(self, work: Any) -> Any:

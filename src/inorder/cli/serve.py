@@ -41,7 +41,8 @@ SETTINGS = (
         "rest_port",
         int,
         None,
-        "answer the same calls in JSON, as Google's REST API does, at this port; 0: any that is free",
+        "answer the same calls in JSON, as Google's REST API does, at this port, and without TLS by gRPC too; may be "
+        "that of --port; 0: any that is free",
         metavar="PORT",
     ),
     Setting("startup", Path, None, "topics and subscriptions to create, in TOML", metavar="FILE"),
@@ -160,8 +161,16 @@ def _checked(settings: argparse.Namespace) -> dict[str, Any]:
         ),
     }
     options["security"].check_host(settings.host)
+    if _one_port(settings):
+        options["security"].check_one_port()
     Server(MessageQueue(), **options)  # which looks at the others
     return options
+
+
+def _one_port(settings: argparse.Namespace) -> bool:
+    """Whether gRPC and REST are wanted at the same one, and not each at any that is free."""
+    same: bool = settings.port == settings.rest_port != 0
+    return same
 
 
 def _folder(found: Mapping[str, Given]) -> Path | None:
@@ -188,11 +197,13 @@ async def _run(server: Server, settings: argparse.Namespace, folder: Path | None
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
-    port = await server.start(settings.host, settings.port)
+    one_port = _one_port(settings)
+    port = await server.start(settings.host, settings.port, rest=one_port)
     drain_seconds = 0.0
     try:
-        rest_port = metrics_port = None
-        if settings.rest_port is not None:
+        rest_port = port if one_port else None
+        metrics_port = None
+        if settings.rest_port is not None and not one_port:
             rest_port = await server.start_rest(settings.host, settings.rest_port)
         if settings.metrics_port is not None:
             metrics_port = await server.start_metrics(settings.metrics_host, settings.metrics_port)

@@ -12,6 +12,7 @@ import grpc
 
 from inorder.server.gates import Method, Served
 from inorder.server.status import Context, caller
+from inorder.server.tunnel import peer_of
 
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def _number(code: Any) -> int:
 
 
 def _tell(name: str, code: str, seconds: float, context: Context) -> None:
-    facts = {"call": name, "code": code, "seconds": round(seconds, 6), "peer": context.peer()}
+    facts = {"call": name, "code": code, "seconds": round(seconds, 6), "peer": peer_of(context)}
     if token := caller.get():
         facts["token"] = token
     _log.debug("%s ended with %s after %.6f seconds", name, code, seconds, extra={"facts": facts})

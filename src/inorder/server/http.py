@@ -23,7 +23,9 @@ MAX_AHEAD_BYTES = 65_536  # of the requests behind the one that is being answere
 MAX_HELD_BYTES = 256 * 1024 * 1024  # of all bodies that are being sent or answered; more must wait with their senders
 REQUEST_SECONDS = 60.0  # to send a request that was begun, and to take an answer
 LINGER_SECONDS = 2.0  # for who still sends what was refused: else it might never read why
-STOP_SECONDS = 0.5  # for who has not taken the last of what it was sent, when the server stops
+STOP_SECONDS = 0.3  # for who has not taken the last of what it was sent, when the server stops
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # made to be no request of HTTP/1.1
 
 _REQUEST_LINE = re.compile(r"([A-Z]+) ([!-~]+) HTTP/1\.([01])")
 _HEADER = re.compile(r"([!#$%&'*+.^`|~\w-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*", re.ASCII)
@@ -50,6 +52,9 @@ class Response(NamedTuple):
 
 Answer = Callable[[Request], Awaitable[Response]]
 
+# Takes over a connection: whose it is, what it has begun with, and its two directions.
+Http2 = Callable[[tuple[str, int], bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
 
 class _Bad(Exception):
     """What was sent is no request that can be answered: the connection ends."""
@@ -64,11 +69,21 @@ class _Gone(Exception):
 
 
 class HttpServer:
-    """Answers requests on one loop. `what` is what it is for, in an error."""
+    """Answers requests on one loop. `what` is what it is for, in an error; `http2` is for who begins to speak that."""
 
-    def __init__(self, what: str, answer: Answer, *, max_body: int, max_connections: int, idle_seconds: float) -> None:
+    def __init__(
+        self,
+        what: str,
+        answer: Answer,
+        *,
+        max_body: int,
+        max_connections: int,
+        idle_seconds: float,
+        http2: Http2 | None = None,
+    ) -> None:
         self._what = what
         self._answer = answer
+        self._http2 = http2
         self._max_connections = max_connections
         self._idle_seconds = idle_seconds
         self._connections: set[asyncio.Task[None]] = set()
@@ -103,7 +118,7 @@ class HttpServer:
         patience = REQUEST_SECONDS
         try:
             if len(self._connections) <= self._max_connections:
-                await self._converse(_Incoming(reader), writer)
+                await self._welcome(_Incoming(reader), writer)
         except (_Gone, TimeoutError, OSError):
             pass  # whoever asked has gone, or never asked
         except asyncio.CancelledError:
@@ -111,6 +126,17 @@ class HttpServer:
             raise
         finally:
             await _close(writer, patience)
+
+    async def _welcome(self, incoming: _Incoming, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(self._idle_seconds):
+            await incoming.begin()
+        if self._http2 is not None:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                is_http2 = await incoming.begins_with(HTTP2_PREFACE)
+            if is_http2:
+                await self._http2(_peer(writer), incoming.taken(), incoming.reader, writer)
+                return
+        await self._converse(incoming, writer)
 
     async def _converse(self, incoming: _Incoming, writer: asyncio.StreamWriter) -> None:
         keep = True
@@ -138,9 +164,9 @@ class HttpServer:
             if head.waits_for_a_word:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = await _chunks(incoming, room) if size is None else await incoming.exactly(size)
-        peer = writer.get_extra_info("peername")[:2]
         method = "GET" if head.method == "HEAD" else head.method
-        response = await self._answered(incoming, Request(method, head.path, head.query, head.headers, body, peer))
+        request = Request(method, head.path, head.query, head.headers, body, _peer(writer))
+        response = await self._answered(incoming, request)
         await _send(writer, response, "keep-alive" if head.keep else "close", head_only=head.method == "HEAD")
         return head.keep
 
@@ -163,6 +189,14 @@ class HttpServer:
             answer.cancel()
             gone.cancel()
             await asyncio.gather(answer, gone, return_exceptions=True)
+
+
+def _peer(writer: asyncio.StreamWriter) -> tuple[str, int]:
+    name = writer.get_extra_info("peername")
+    if name is None:  # it had gone before it was accepted
+        raise _Gone
+    host, port, *_ = name
+    return host, port
 
 
 async def _send(writer: asyncio.StreamWriter, response: Response, connection: str, *, head_only: bool = False) -> None:
@@ -281,7 +315,7 @@ class _Incoming:
     """What comes on a connection. Raises `_Gone` at its end."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
+        self.reader = reader
         self._buffer = bytearray()
 
     async def begin(self) -> None:
@@ -290,6 +324,16 @@ class _Incoming:
             self._buffer.clear()
             await self._more()
         del self._buffer[: len(self._buffer) - len(self._buffer.lstrip(b"\r\n"))]
+
+    async def begins_with(self, text: bytes) -> bool:
+        """Whether it does; waits for no more than it takes to know."""
+        while len(self._buffer) < len(text) and text.startswith(self._buffer):
+            await self._more()
+        return self._buffer.startswith(text)
+
+    def taken(self) -> bytes:
+        """All that has come so far; the rest is with the reader."""
+        return self._cut(len(self._buffer))
 
     @property
     def is_tls(self) -> bool:
@@ -327,7 +371,7 @@ class _Incoming:
                     await self._more()
 
     async def _more(self) -> None:
-        data = await self._reader.read(MAX_AHEAD_BYTES)
+        data = await self.reader.read(MAX_AHEAD_BYTES)
         if not data:
             raise _Gone
         self._buffer += data

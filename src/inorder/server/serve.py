@@ -49,6 +49,7 @@ from inorder.server.security.tokens import TokenFile
 from inorder.server.snapshots import Snapshots
 from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
+from inorder.server.tunnel import Tunnel
 from inorder.transport.address import host_and_port
 
 STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
@@ -96,12 +97,18 @@ class Server:
         self._push_anywhere = push_anywhere
         self._security = security or Security()
         self._limits = limits or PeerLimits()
-        self._grpc: Any = None
+        self._grpc: list[Any] = []
         self._http: list[HttpServer] = []
+        self._tunnels: list[Tunnel] = []
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Take calls from now on; returns the port, which is any that is free if none is named."""
+    async def start(self, host: str = "127.0.0.1", port: int = 0, *, rest: bool = False) -> int:
+        """Take calls from now on; returns the port, which is any that is free if none is named.
+
+        With `rest` it answers in JSON as well, and gRPC has no port of its own, at which it would be faster.
+        """
         self._security.check_host(host)
+        if rest:
+            self._security.check_one_port()
         credentials = tls.server_credentials(self._security)
         self.guard = self._guard()
         self.names.check(self._broker)
@@ -110,8 +117,15 @@ class Server:
         self._pushes = Pushes(self._broker, self.names, self._desks, anywhere=self._push_anywhere)
         policies, handlers = self._served()
         counted = Calls()
-        bound = self._listen(handlers, counted, host, port, credentials)
-        await self._grpc.start()
+        self._gated(handlers, counted)
+        try:
+            if rest:
+                bound = await self.start_rest(host, port)
+            else:
+                bound = await self._start_grpc(host_and_port(host, port), credentials)
+        except Unavailable:
+            await self._close()
+            raise
         self._exporter = Exporter(self._broker, self.names, self._admin, self._desks, counted)
         self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
         self.expiry = Expiry(self._broker, self.names, self._admin, self._desks, policies.forget)
@@ -183,24 +197,27 @@ class Server:
         handlers[REFLECTION] = {**reflecting(handlers)}
         return policies, handlers
 
-    def _listen(self, handlers: Mapping[str, Handlers], counted: Calls, host: str, port: int, credentials: Any) -> int:
-        """Every call goes through all gates, whatever service it is of."""
+    def _gated(self, handlers: Mapping[str, Handlers], counted: Calls) -> None:
+        """Every call goes through all gates, whatever service it is of, and whichever way it comes."""
         self.calls = {f"/{service}/{call}" for service, named in handlers.items() for call in named}
         self._door = Door()
         self._gates = Gates(counted, self._door, peers.Peers(self._limits), *([self.guard] if self.guard else []))
-        self._grpc = grpc.aio.server(interceptors=[self._gates], options=[*_OPTIONS, *peers.options(self._limits)])
-        self._grpc.add_generic_rpc_handlers(
-            tuple(grpc.method_handlers_generic_handler(service, named) for service, named in handlers.items())
+        self._handlers = tuple(
+            grpc.method_handlers_generic_handler(service, named) for service, named in handlers.items()
         )
-        address = host_and_port(host, port)
+
+    async def _start_grpc(self, address: str, credentials: Any = None) -> int:
+        server = grpc.aio.server(interceptors=[self._gates], options=[*_OPTIONS, *peers.options(self._limits)])
+        server.add_generic_rpc_handlers(self._handlers)
         try:
             if credentials is None:
-                bound: int = self._grpc.add_insecure_port(address)
+                bound: int = server.add_insecure_port(address)
             else:
-                bound = self._grpc.add_secure_port(address, credentials)
+                bound = server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            self._admin.close()
             raise Unavailable(f"cannot listen on {address}: {error}") from None
+        await server.start()
+        self._grpc.append(server)
         return bound
 
     async def _look_at_broker(self) -> None:
@@ -217,13 +234,17 @@ class Server:
         return bound
 
     async def start_rest(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Answer the calls in JSON as well, at a port of their own; returns it. The server has been started."""
+        """Answer the calls in JSON as well, at a port of their own; returns it. The server has been started.
+
+        Without TLS, that port takes gRPC, too.
+        """
         self._security.check_host(host)
         calls = {
             name: self._gates.around(Method(name, requests=False, responses=False), call)
             for service, of_service in self._calls.items()
             for name, call in ((f"/{service}/{call}", raw) for call, raw in of_service.items())
         }
+        tunnel = await self._start_tunnel() if self._security.certificate is None else None
         limits = self._limits
         rest = HttpServer(
             "REST",
@@ -231,10 +252,17 @@ class Server:
             max_body=limits.max_request_bytes,
             max_connections=limits.max_connections,
             idle_seconds=limits.idle_seconds,
+            http2=None if tunnel is None else tunnel.carry,
         )
         bound = await rest.start(host, port, tls.http_context(self._security))
         self._http.append(rest)
         return bound
+
+    async def _start_tunnel(self) -> Tunnel:
+        tunnel = Tunnel()
+        self._tunnels.append(tunnel)
+        await self._start_grpc(tunnel.address)
+        return tunnel
 
     def _guard(self) -> Guard | None:
         tokens = self._security.tokens
@@ -268,7 +296,12 @@ class Server:
         self._desks.stop()
         self._extensions.stop()
         self._health.close()
-        await self._grpc.stop(STOP_SECONDS)
+        await self._close()
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._grpc))
+        for tunnel in self._tunnels:
+            await tunnel.close()
         for http in self._http:
             await http.stop()
         self._admin.close()

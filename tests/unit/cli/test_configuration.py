@@ -160,6 +160,10 @@ def test_variables_that_others_set_are_none_of_its_business(
             "cannot listen for metrics",
         ),
         (["--memory", "--max-request-bytes", "5"], "max_request_bytes: at least 10000000"),
+        (
+            ["--memory", "--tls-certificate", "x", "--tls-key", "x", "--port", "8085", "--rest-port", "8085"],
+            "port, rest_port: with TLS, gRPC and REST need a port each",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(

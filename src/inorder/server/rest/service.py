@@ -15,6 +15,7 @@ from inorder.server.rest.routes import route_of
 from inorder.server.rest.transcoding import error_of, json_of, parameters_of, request_of, wants_numbers
 from inorder.server.services import SERVICES, message
 from inorder.server.status import Refusal
+from inorder.server.tunnel import peer_name
 
 KIND = "application/json; charset=utf-8"
 LARGE_BYTES = 65_536
@@ -90,8 +91,7 @@ class _Context:
         self.metadata: Sequence[tuple[str, bytes]] = ()
 
     def peer(self) -> str:
-        host, port = self._request.peer
-        return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        return peer_name(*self._request.peer)
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
         """The headers, but those that gRPC has as bytes: what our own client says of itself, no header can say."""

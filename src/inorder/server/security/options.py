@@ -43,6 +43,11 @@ class Security:
             f"host: {host!r} can be reached from other machines, which needs {missing}; --insecure does without"
         )
 
+    def check_one_port(self) -> None:
+        """Refuse TLS, of which gRPC and REST each do their own."""
+        if self.certificate is not None:
+            raise InvalidArgument("port, rest_port: with TLS, gRPC and REST need a port each")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLimits:

@@ -14,6 +14,7 @@ from typing import Any
 from inorder.server.gates import Method, Served
 from inorder.server.security.options import PeerLimits
 from inorder.server.status import Context, Refusal, abort, exhausted
+from inorder.server.tunnel import peer_of
 
 MANY_PEERS = 1_000  # from which on those are forgotten that have nothing here
 CALLS_BESIDE_STREAMS = 1_000  # at once on a connection; more of them wait at the client
@@ -111,7 +112,7 @@ class Peers:
             yield request
 
     def _peer(self, context: Context) -> Peer:
-        address = address_of(context.peer())
+        address = address_of(peer_of(context))
         peer = self._peers.get(address)
         if peer is None:
             if len(self._peers) >= MANY_PEERS:
