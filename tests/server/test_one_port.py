@@ -163,19 +163,23 @@ def test_a_request_that_begins_like_the_preface_is_a_request(both: Both) -> None
         assert until_it_ends(connection).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_the_one_port_may_have_an_address_of_ipv6(serve: Serve) -> None:
+@pytest.mark.parametrize("one_port", [True, False])
+def test_it_may_have_an_address_of_ipv6_and_a_peer_is_one_there_too(serve: Serve, one_port: bool) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("no IPv6 on this machine")
-    limits = PeerLimits(requests_per_second=0.001, burst=2)
-    running = serve(project=PROJECT, host="::1", rest=True, limits=limits)
+    limits = PeerLimits(requests_per_second=0.001, burst=3)
+    running = serve(project=PROJECT, host="::1", rest=one_port, limits=limits)
     running.broker.register_topic("orders")
+    port = running.port if one_port else running.run(running.server.start_rest("::1"))
     publish(running.channel())
-    with socket.create_connection(("::1", running.port), timeout=30) as connection:
+    running.address = f"[::1]:{port}"
+    publish(running.channel())
+    with socket.create_connection(("::1", port), timeout=30) as connection:
         connection.sendall(f"GET /v1/{TOPIC} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
         assert until_it_ends(connection).startswith(b"HTTP/1.1 200 OK")
-    with pytest.raises(grpc.RpcError, match="requests a second"):  # by REST and gRPC it is one peer
+    with pytest.raises(grpc.RpcError, match="requests a second"):
         publish(running.channel())
 
 
@@ -285,14 +289,19 @@ def test_with_tls_it_takes_two_ports_and_that_for_rest_speaks_no_grpc(serve: Ser
 # -- nonsense ------------------------------------------------------------------------------------------
 
 
-def test_who_stops_within_the_preface_holds_up_nobody_and_is_a_connection_of_http(serve: Serve) -> None:
-    both = Both(limited(serve, max_connections=2))
+def test_who_stops_within_the_preface_holds_up_nobody(both: Both) -> None:
+    both.made()
     with both.connect() as stalled:
         stalled.sendall(HTTP2_PREFACE[:20])
-        assert both("GET", "/")[0] == 200
-        with both.connect() as other:
-            other.sendall(HTTP2_PREFACE[:1])
-            assert not answers(both)
+        assert both("GET", f"/v1/{TOPIC}")[0] == 200
+        publish(both.running.channel())
+
+
+def test_who_stops_within_the_preface_is_a_connection_of_http(serve: Serve) -> None:
+    both = Both(limited(serve, max_connections=1))
+    with both.connect() as stalled:
+        stalled.sendall(HTTP2_PREFACE[:20])
+        assert not answers(both)
         assert both.tunnels == 0
         stalled.shutdown(socket.SHUT_WR)
         assert until_it_ends(stalled) == b""
@@ -426,15 +435,22 @@ class Ends:
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
-    def stop(self) -> None:
-        """As a server does it."""
-        self._run(self.tunnel.close())
-        self._run(self._http.stop())
+    def stop(self, last_words: bytes) -> None:
+        """As a server does it, in the moment in which what is behind says so much and ends."""
+
+        async def stop() -> None:
+            self.behind.sendall(last_words)
+            self.behind.close()
+            await self.tunnel.close()
+            await self._http.stop()
+
+        self._run(stop())
 
     def close(self) -> None:
         self.client.close()
         self.behind.close()
-        self.stop()
+        self._run(self._http.stop())
+        self._run(self.tunnel.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -504,8 +520,6 @@ def test_a_reset_is_an_end(ends: Ends) -> None:
 
 
 def test_the_last_words_of_a_server_that_stops_arrive(ends: Ends) -> None:
-    words = os.urandom(200_000)
-    ends.behind.sendall(words)
-    ends.behind.close()
-    ends.stop()
+    words = os.urandom(100_000)
+    ends.stop(words)
     assert until_it_ends(ends.client) == words

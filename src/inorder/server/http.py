@@ -109,6 +109,10 @@ class HttpServer:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Here, as of two that come at once both would find, by the time they run, that there are too many.
+        if len(self._connections) >= self._max_connections:
+            writer.close()
+            return
         # A task of our own: asyncio takes the end of one that it made, by a cancellation, for a mistake to log.
         connection = asyncio.create_task(self._connection(reader, writer))
         self._connections.add(connection)
@@ -117,8 +121,7 @@ class HttpServer:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         patience = REQUEST_SECONDS
         try:
-            if len(self._connections) <= self._max_connections:
-                await self._welcome(_Incoming(reader), writer)
+            await self._welcome(_Incoming(reader), writer)
         except (_Gone, TimeoutError, OSError):
             pass  # whoever asked has gone, or never asked
         except asyncio.CancelledError:
