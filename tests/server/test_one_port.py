@@ -393,6 +393,16 @@ def test_a_server_that_stops_says_nothing_of_its_tunnels(both: Both, caplog: pyt
     assert not [record for record in caplog.records if record.name == "asyncio" or record.levelno >= logging.WARNING]
 
 
+def test_a_tunnel_that_leads_nowhere_is_told_to_the_log(both: Both, caplog: pytest.LogCaptureFixture) -> None:
+    [tunnel] = both.running.server._tunnels
+    os.unlink(tunnel._socket)
+    with both.connect() as connection:
+        connection.sendall(HTTP2_PREFACE + SETTINGS)
+        assert until_it_ends(connection) == b""
+    assert "is not carried on" in caplog.text
+    assert answers(both)
+
+
 def test_one_port_that_is_taken_is_told_and_leaves_nothing_behind() -> None:
     async def start(port: int) -> Server:
         server = Server(MessageQueue())
@@ -423,11 +433,14 @@ class Ends:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.tunnel.address.removeprefix("unix:"))
             listener.listen()
-            self.client = socket.create_connection(("127.0.0.1", self._port), timeout=30)
+            self.client = self.connect()
             self.client.sendall(HTTP2_PREFACE)
             self.behind, self.name = listener.accept()
         self.behind.settimeout(30)
         assert self.behind.recv(100) == HTTP2_PREFACE
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._port), timeout=30)
 
     async def _answer(self, _: Request) -> Response:
         return Response(HTTPStatus.OK, "text/plain", b"")
@@ -523,3 +536,11 @@ def test_the_last_words_of_a_server_that_stops_arrive(ends: Ends) -> None:
     words = os.urandom(100_000)
     ends.stop(words)
     assert until_it_ends(ends.client) == words
+
+
+def test_who_comes_to_a_server_that_stops_finds_nobody(ends: Ends, caplog: pytest.LogCaptureFixture) -> None:
+    ends.tunnel.stop()
+    with ends.connect() as late:
+        late.sendall(HTTP2_PREFACE)
+        assert until_it_ends(late) == b""
+    assert not caplog.records

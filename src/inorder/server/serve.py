@@ -296,6 +296,8 @@ class Server:
         self._desks.stop()
         self._extensions.stop()
         self._health.close()
+        for tunnel in self._tunnels:
+            tunnel.stop()
         await self._close()
 
     async def _close(self) -> None:

@@ -52,15 +52,16 @@ class Tunnel:
         self._socket = os.path.join(self._folder, "grpc")
         self.address = f"unix:{self._socket}"
         self._carrying: set[asyncio.Task[Any]] = set()
+        self._stopped = False
 
     async def carry(
         self, peer: tuple[str, int], begun: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Pass on what a connection has begun with, and then all that comes and goes, until it ends."""
+        if self._stopped:
+            return
         try:
             end = self._connect(peer_name(*peer))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return  # the server behind has stopped
         except OSError as error:
             _log.warning("a connection by HTTP/2 from %s is not carried on: %s", peer[0], error)
             return
@@ -87,6 +88,10 @@ class Tunnel:
             end.close()
             raise
         return end
+
+    def stop(self) -> None:
+        """Let nobody in any more."""
+        self._stopped = True
 
     async def close(self) -> None:
         """The server behind has stopped: pass on what it has said last, or as much as goes in a moment."""
