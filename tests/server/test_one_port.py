@@ -1,6 +1,7 @@
 """gRPC at the port for REST: by Google's clients, by our own, and by who means no good."""
 
 import asyncio
+import itertools
 import logging
 import os
 import selectors
@@ -149,10 +150,12 @@ def test_large_messages_arrive_whole_however_slowly_they_are_read(both: Both) ->
     assert [sha256(one).digest() for one in found] == [sha256(one).digest() for one in sent]
 
 
-def test_the_preface_may_come_byte_by_byte(both: Both) -> None:
+def test_the_preface_may_come_in_pieces(both: Both) -> None:
+    sent = HTTP2_PREFACE + SETTINGS
     with both.connect() as connection:
-        for byte in HTTP2_PREFACE + SETTINGS:
-            connection.sendall(bytes([byte]))
+        for begin, end in itertools.pairwise((0, 1, 16, 18, 23, len(sent))):
+            connection.sendall(sent[begin:end])
+            assert both("GET", "/")[0] == 200  # by now it has read the piece
         assert connection.recv(9)[3] == 4
 
 
@@ -383,6 +386,7 @@ def test_a_server_that_stops_ends_what_goes_through_tunnels_as_it_ends_the_rest(
     with both.begun():  # and who does not care
         both.running.stop()
         assert stream.code() is grpc.StatusCode.UNAVAILABLE
+    assert tunnel._stopped
     assert not os.path.exists(tunnel._folder)
 
 
