@@ -24,7 +24,7 @@ from google.pubsub_v1.types import PubsubMessage
 from inorder import Message, PubSub
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument, Unavailable
-from inorder.server import Server
+from inorder.server import Server, tunnel
 from inorder.server.http import HTTP2_PREFACE, HttpServer, Request, Response
 from inorder.server.security.options import PeerLimits, Security
 from inorder.server.tunnel import Tunnel
@@ -405,6 +405,17 @@ def test_a_tunnel_that_leads_nowhere_is_told_to_the_log(both: Both, caplog: pyte
         assert until_it_ends(connection) == b""
     assert "is not carried on" in caplog.text
     assert answers(both)
+
+
+def test_without_a_folder_for_its_socket_rest_goes_on_alone_and_one_port_is_refused(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tunnel, "_SHORT", "/proc")  # where nobody may make one
+    server = serve()
+    server.run(server.server.start_rest())
+    assert "the port for REST takes no gRPC: gRPC at the port for REST needs a folder" in caplog.text
+    with pytest.raises(Unavailable, match="needs a folder for temporary files, as TMPDIR names one"):
+        serve(rest=True)
 
 
 def test_one_port_that_is_taken_is_told_and_leaves_nothing_behind() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -51,6 +52,8 @@ from inorder.server.streaming import StreamingPull
 from inorder.server.subscriber import Subscriber
 from inorder.server.tunnel import Tunnel
 from inorder.transport.address import host_and_port
+
+_log = logging.getLogger(__name__)
 
 STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
 LOOK_SECONDS = 0.5  # between two looks whether the broker still works
@@ -236,7 +239,7 @@ class Server:
     async def start_rest(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Answer the calls in JSON as well, at a port of their own; returns it. The server has been started.
 
-        Without TLS, that port takes gRPC, too.
+        Without TLS, that port takes gRPC, too, as long as there is a folder for the socket that this needs.
         """
         self._security.check_host(host)
         calls = {
@@ -244,7 +247,7 @@ class Server:
             for service, of_service in self._calls.items()
             for name, call in ((f"/{service}/{call}", raw) for call, raw in of_service.items())
         }
-        tunnel = await self._start_tunnel() if self._security.certificate is None else None
+        tunnel = await self._start_tunnel()
         limits = self._limits
         rest = HttpServer(
             "REST",
@@ -258,10 +261,19 @@ class Server:
         self._http.append(rest)
         return bound
 
-    async def _start_tunnel(self) -> Tunnel:
-        tunnel = Tunnel()
-        self._tunnels.append(tunnel)
-        await self._start_grpc(tunnel.address)
+    async def _start_tunnel(self) -> Tunnel | None:
+        """The way to gRPC through the port for REST, if there can be one."""
+        if self._security.certificate is not None:
+            return None
+        try:
+            tunnel = Tunnel()
+            self._tunnels.append(tunnel)
+            await self._start_grpc(tunnel.address)
+        except Unavailable as error:
+            if not self._grpc:  # or nobody could call by gRPC at all
+                raise
+            _log.warning("the port for REST takes no gRPC: %s", error)
+            return None
         return tunnel
 
     def _guard(self) -> Guard | None:
