@@ -147,13 +147,19 @@ def test_a_client_whose_token_is_revoked_is_told_and_what_it_has_goes_to_others(
     assert server.broker.metrics("worker").backlog_messages == 2
 
 
+def file_with(server: Running, folder: Path, token: str) -> Path:
+    """A client's file with one of the tokens, which the server knows by then."""
+    server.run(_look_again(server))
+    file = folder / "token"
+    file.write_text(token)
+    return file
+
+
 def test_a_consumer_goes_on_with_the_token_that_is_in_its_file_by_then(
     server: Running, authority: Authority, client: Pair, tokens: Tokens, tmp_path: Path
 ) -> None:
     first, second = tokens.add("first", subscribe=["worker"]), tokens.add("second", subscribe=["worker"])
-    server.run(_look_again(server))
-    file = tmp_path / "token"
-    file.write_text(first)
+    file = file_with(server, tmp_path, first)
     seen: list[bytes] = []
 
     def handle(message: Message) -> None:
@@ -179,9 +185,7 @@ def test_a_publish_that_waits_goes_on_with_the_token_that_is_in_its_file_by_then
     limits = {"max_messages": 1, "when_full": "block"}
     server.broker.register_subscription("narrow", "orders", {"queue_limits": limits})
     first, second = tokens.add("first", publish=["orders"]), tokens.add("second", publish=["orders"])
-    server.run(_look_again(server))
-    file = tmp_path / "token"
-    file.write_text(first)
+    file = file_with(server, tmp_path, first)
     with PubSub(url(server, authority, client, f"token_file={file}")) as pubsub:
         topic = pubsub.topic("orders")
         topic.publish_message(b"a", ordering_key="key").result(20)
@@ -199,9 +203,7 @@ def test_answers_that_are_asked_for_once_go_on_with_the_token_that_is_in_its_fil
     server: Running, authority: Authority, client: Pair, tokens: Tokens, tmp_path: Path
 ) -> None:
     first, second = tokens.add("first", subscribe=["worker"]), tokens.add("second", subscribe=["worker"])
-    server.run(_look_again(server))
-    file = tmp_path / "token"
-    file.write_text(first)
+    file = file_with(server, tmp_path, first)
     joined = join(parse(url(server, authority, client, f"token_file={file}")))
     request = v1.WatchKeysRequest(subscription="projects/shop/subscriptions/worker", seconds=60)
     answers = Calls(joined, 20).answers("/inorder.v1.Inorder/WatchKeys", request.SerializeToString)

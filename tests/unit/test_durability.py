@@ -410,17 +410,27 @@ def test_damage_is_said_and_nothing_is_delivered_around_it() -> None:
         on(disk)
 
 
+def publish_nine(queue: MessageQueue) -> None:
+    for number in range(9):
+        queue.publish("orders", [Message(b"message %d" % number + bytes(40_000))])
+
+
+def reopened_with_damage(disk: FaultyDisk, queue: MessageQueue) -> MessageQueue:
+    """After which the seventh message cannot be read again."""
+    queue.close()
+    queue = on(disk)
+    disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"message 6"))
+    return queue
+
+
 def test_what_is_ready_comes_before_damage_is_told_and_a_seek_goes_past_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(core, "READ_AHEAD", 2)
     disk = FaultyDisk(0)
     queue = with_a_topic(disk)
-    for number in range(9):
-        queue.publish("orders", [Message(b"message %d" % number + bytes(40_000))])
-    queue.close()
-    queue = on(disk)
-    disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"message 6"))
+    publish_nine(queue)
+    queue = reopened_with_damage(disk, queue)
     got = [message.data[:9] for message in queue.pull("billing", 100)]
     assert got == [b"message %d" % number for number in range(6)]
     with pytest.raises(DataLoss, match=r"00000001\.log, byte"):
@@ -437,12 +447,9 @@ def test_a_seek_to_before_damage_stops_nobody_and_damage_is_told_when_its_turn_c
     for name in ("orders", "others"):
         queue.register_topic(name, {"message_retention_duration": 3600})
     queue.register_subscription("billing", "orders", {**ORDERED, "queue_limits": limits})
-    for number in range(9):
-        queue.publish("orders", [Message(b"message %d" % number + bytes(40_000))])
+    publish_nine(queue)
     queue.ack(queue.pull("billing", 100))
-    queue.close()
-    queue = on(disk)
-    disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"message 6"))
+    queue = reopened_with_damage(disk, queue)
     queue.seek("billing", position=0)
     assert data(queue) == [b"message %d" % number + bytes(40_000) for number in range(6)]
     for _ in range(2):
@@ -462,11 +469,8 @@ def test_a_limit_that_is_set_before_damage_stops_nobody(monkeypatch: pytest.Monk
     monkeypatch.setattr(core, "READ_AHEAD", 2)
     disk = FaultyDisk(0)
     queue = with_a_topic(disk)
-    for number in range(9):
-        queue.publish("orders", [Message(b"message %d" % number + bytes(40_000))])
-    queue.close()
-    queue = on(disk)
-    disk.flip_bit("00000001.log", disk.read("00000001.log").index(b"message 6"))
+    publish_nine(queue)
+    queue = reopened_with_damage(disk, queue)
     queue.update_subscription("billing", {"queue_limits": {"max_messages": 100}})
     queue.publish("orders", [Message(b"message 9")])
     assert [message.data[:9] for message in queue.pull("billing", 100)] == [b"message %d" % n for n in range(6)]
