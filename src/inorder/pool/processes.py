@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
 import pickle
@@ -116,7 +117,10 @@ class Process:
 
     def call(self, item: Any) -> Any:
         """What the function returns for an item, or raises; `WorkerDied` if the process ends meanwhile."""
-        question = ForkingPickler.dumps(item)  # apart from the pipe: what it raises is no news of the process
+        try:  # apart from the pipe: what it raises is no news of the process
+            question = _pickled(item)
+        except Exception as error:
+            raise TypeError(f"the item cannot be sent to another process: {_shown(error)}") from error
         with contextlib.suppress(OSError):  # if it has ended, there is no answer either
             self._pipe.send_bytes(question)
         succeeded, answer = pickle.loads(self._receive())
@@ -157,16 +161,23 @@ def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:
             pipe.send_bytes(_answer(call, question))
 
 
-def _answer(call: Callable[[Any], Any], question: bytes) -> Any:
+def _answer(call: Callable[[Any], Any], question: bytes) -> bytes:
     try:
         value = call(pickle.loads(question))
     except BaseException as error:
-        return ForkingPickler.dumps((False, _portable(error)))
+        return _pickled((False, _portable(error)))
     try:
-        return ForkingPickler.dumps((True, value))
+        return _pickled((True, value))
     except Exception as error:
         refusal = TypeError(f"the result cannot be sent to another process: {_shown(error)}")
-        return ForkingPickler.dumps((False, refusal))
+        return _pickled((False, refusal))
+
+
+def _pickled(value: Any) -> bytes:
+    # Not `ForkingPickler.dumps`: it returns a view of a buffer, which complains when both are collected as garbage.
+    buffer = io.BytesIO()
+    ForkingPickler(buffer).dump(value)
+    return buffer.getvalue()
 
 
 def _portable(error: BaseException) -> BaseException:

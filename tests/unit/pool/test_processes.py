@@ -180,7 +180,7 @@ def test_a_function_that_leaves_makes_the_reader_leave() -> None:
 def test_an_item_that_cannot_travel_fails_in_its_place() -> None:
     first, bad, last = run(victims.double, [1, lambda: None, 2])
     assert (first, last) == (2, 4)
-    assert "pickle" in bad
+    assert bad.startswith("TypeError: the item cannot be sent to another process: ")
 
 
 def test_a_result_that_cannot_travel_is_a_failure_in_its_place() -> None:
@@ -190,10 +190,10 @@ def test_a_result_that_cannot_travel_is_a_failure_in_its_place() -> None:
 
 
 def test_what_fails_on_the_way_is_not_taken_for_the_end_of_a_process() -> None:
-    out = "TypeError: the result cannot be sent to another process: no way out"
-    assert run(victims.awkward, [2, 3, 4, 5]) == [2, "EOFError: no way in", out, 5]
+    out = "TypeError: the {} cannot be sent to another process: no way out"
+    assert run(victims.awkward, [2, 3, 4, 5]) == [2, "EOFError: no way in", out.format("result"), 5]
     items = [victims.Awkward("out"), victims.Awkward("in"), victims.Awkward("well")]
-    assert run(victims.accept, items) == ["OSError: no way out", "EOFError: no way in", "here"]
+    assert run(victims.accept, items) == [out.format("item"), "EOFError: no way in", "here"]
 
 
 def test_a_forced_stop_kills_the_processes(tmp_path: Path) -> None:
