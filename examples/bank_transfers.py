@@ -8,6 +8,7 @@ import json
 import sqlite3
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 from inorder import Message, PubSub
@@ -49,18 +50,16 @@ def with_pattern():
 
     with tempfile.TemporaryDirectory() as folder, PubSub("memory:") as pubsub:
         path = Path(folder) / "bank.db"
-        with sqlite3.connect(path) as database:
-            database.execute("CREATE TABLE accounts (name PRIMARY KEY, balance)")
         topic = pubsub.topic("transfers").create().result()
         subscription = topic.subscription("ledger").create().result()
         topic.publish_many([Message(json.dumps(TRANSFERS[index]).encode()) for index in ARRIVE]).result()
 
-        store = SqliteStore(path)
-        with Consumer(subscription, Resequencer(), store=store, read=read, apply=transfer):
-            while subscription.metrics().result().backlog_messages:
-                time.sleep(0.01)  # yours would run for ever
-        store.close()
-        return dict(database.execute("SELECT * FROM accounts ORDER BY name"))
+        with closing(sqlite3.connect(path)) as database, closing(SqliteStore(path)) as store:
+            database.execute("CREATE TABLE accounts (name PRIMARY KEY, balance)")
+            with Consumer(subscription, Resequencer(), store=store, read=read, apply=transfer):
+                while subscription.metrics().result().backlog_messages:
+                    time.sleep(0.01)  # yours would run for ever
+            return dict(database.execute("SELECT * FROM accounts ORDER BY name"))
 
 
 def expected():

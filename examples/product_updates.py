@@ -7,6 +7,7 @@ import json
 import sqlite3
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 from inorder import Message, PubSub
@@ -25,11 +26,11 @@ UPSERT = "INSERT INTO products VALUES (:id, :name, :price) ON CONFLICT (id) DO U
 
 def without_pattern():
     """Whatever comes is written."""
-    database = sqlite3.connect(":memory:")
-    database.execute("CREATE TABLE products (id PRIMARY KEY, name, price)")
-    for index in ARRIVE:
-        database.execute(UPSERT, UPDATES[index])
-    return database.execute("SELECT * FROM products").fetchall()
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE products (id PRIMARY KEY, name, price)")
+        for index in ARRIVE:
+            database.execute(UPSERT, UPDATES[index])
+        return database.execute("SELECT * FROM products").fetchall()
 
 
 def with_pattern():
@@ -44,18 +45,16 @@ def with_pattern():
 
     with tempfile.TemporaryDirectory() as folder, PubSub("memory:") as pubsub:
         path = Path(folder) / "shop.db"
-        with sqlite3.connect(path) as database:
-            database.execute("CREATE TABLE products (id PRIMARY KEY, name, price)")
         topic = pubsub.topic("products").create().result()
         subscription = topic.subscription("shop").create().result()
         topic.publish_many([Message(json.dumps(UPDATES[index]).encode()) for index in ARRIVE]).result()
 
-        store, gate = SqliteStore(path), VersionGate(mode="latest_only")
-        with Consumer(subscription, gate, store=store, read=read, apply=write):
-            while subscription.metrics().result().backlog_messages:
-                time.sleep(0.01)  # yours would run for ever
-        store.close()
-        return database.execute("SELECT * FROM products").fetchall()
+        with closing(sqlite3.connect(path)) as database, closing(SqliteStore(path)) as store:
+            database.execute("CREATE TABLE products (id PRIMARY KEY, name, price)")
+            with Consumer(subscription, VersionGate(mode="latest_only"), store=store, read=read, apply=write):
+                while subscription.metrics().result().backlog_messages:
+                    time.sleep(0.01)  # yours would run for ever
+            return database.execute("SELECT * FROM products").fetchall()
 
 
 def expected():

@@ -74,6 +74,10 @@ class World:
         self.actors: list[Actor] = [*self.publishers, *self.members, *self.operators]
         self.calm = False
 
+    def close(self) -> None:
+        self.broker.close()
+        self.store.close()
+
     # -- what happens ------------------------------------------------------------------------------
 
     def note(self, what: str) -> None:

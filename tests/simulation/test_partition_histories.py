@@ -5,6 +5,7 @@ A failure names its seed, which replays it. PARTITION_SEEDS says how many are tr
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -25,9 +26,9 @@ ENOUGH = 60  # seeds, in which a planted bug must show
 
 
 def found_in(seed: int, **options: Any) -> tuple[World, list[Anomalies]]:
-    world = World(seed, **options)
-    world.run(STEPS)
-    return world, [anomalies(history) for history in world.histories.values()]
+    with closing(World(seed, **options)) as world:
+        world.run(STEPS)
+        return world, [anomalies(history) for history in world.histories.values()]
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["keys", "strict"])

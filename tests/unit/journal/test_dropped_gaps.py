@@ -1,6 +1,7 @@
 """What is dropped from the journal because of its age is still told, also after a restart, on both stores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,23 @@ class Broker:
     def parked(self) -> list[tuple[str, int, float]]:
         return [(key.ordering_key, key.position, key.age_seconds) for key in self.queue.blocked_keys("billing")]
 
+    def close(self) -> None:
+        self.queue.close()
+
+
+Opened = Callable[..., Broker]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, kind: Callable[..., Store]) -> Iterator[Opened]:
+    """Makes a broker with these options, which is closed in the end."""
+    with ExitStack() as brokers:
+        yield lambda **options: brokers.enter_context(closing(Broker(tmp_path, kind, **options)))
+
 
 @both
-def test_what_nobody_has_read_is_told_once_in_its_place(tmp_path: Path, kind: Callable[..., Store]) -> None:
-    broker = Broker(tmp_path, kind)
+def test_what_nobody_has_read_is_told_once_in_its_place(opened: Opened) -> None:
+    broker = opened()
     broker.publish("1", "2", "3")
     broker.drop_what_was_published()
     broker.publish("4")
@@ -123,12 +137,10 @@ def test_what_nobody_has_read_is_told_once_in_its_place(tmp_path: Path, kind: Ca
 
 
 @both
-def test_so_is_what_was_left_on_disk(
-    tmp_path: Path, kind: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_is_what_was_left_on_disk(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "READ_AHEAD", 1)
     monkeypatch.setattr(core, "HOT_BYTES", 1)
-    broker = Broker(tmp_path, kind)
+    broker = opened()
     broker.publish("1", key="first")
     broker.publish("2", "3", "4")
     broker.drop_what_was_published()
@@ -139,8 +151,8 @@ def test_so_is_what_was_left_on_disk(
 
 
 @both
-def test_so_is_what_was_out(tmp_path: Path, kind: Callable[..., Store]) -> None:
-    broker = Broker(tmp_path, kind, ack_deadline_seconds=600)
+def test_so_is_what_was_out(opened: Opened) -> None:
+    broker = opened(ack_deadline_seconds=600)
     broker.publish("1", "2")
     [message] = broker.queue.pull("billing", 1)
     assert message.data.strip() == b"1"
@@ -150,8 +162,8 @@ def test_so_is_what_was_out(tmp_path: Path, kind: Callable[..., Store]) -> None:
 
 
 @both
-def test_what_was_acked_after_it_was_dropped_is_not_told(tmp_path: Path, kind: Callable[..., Store]) -> None:
-    broker = Broker(tmp_path, kind, ack_deadline_seconds=600)
+def test_what_was_acked_after_it_was_dropped_is_not_told(opened: Opened) -> None:
+    broker = opened(ack_deadline_seconds=600)
     broker.publish("1")
     messages = broker.queue.pull("billing", 1)
     broker.drop_what_was_published()
@@ -161,8 +173,8 @@ def test_what_was_acked_after_it_was_dropped_is_not_told(tmp_path: Path, kind: C
 
 
 @both
-def test_a_gap_keeps_its_reason(tmp_path: Path, kind: Callable[..., Store]) -> None:
-    broker = Broker(tmp_path, kind, **PARKS)
+def test_a_gap_keeps_its_reason(opened: Opened) -> None:
+    broker = opened(**PARKS)
     broker.publish("1", "2")
     broker.fail()
     broker.queue.skip("billing", "k")
@@ -172,8 +184,8 @@ def test_a_gap_keeps_its_reason(tmp_path: Path, kind: Callable[..., Store]) -> N
 
 
 @both
-def test_a_parked_key_stays_parked(tmp_path: Path, kind: Callable[..., Store]) -> None:
-    broker = Broker(tmp_path, kind, **PARKS)
+def test_a_parked_key_stays_parked(opened: Opened) -> None:
+    broker = opened(**PARKS)
     broker.park_and_drop()
     broker.reopen()
     assert broker.parked() == [("k", 0, RETENTION_SECONDS + 1)]
@@ -184,8 +196,8 @@ def test_a_parked_key_stays_parked(tmp_path: Path, kind: Callable[..., Store]) -
 
 
 @both
-def test_so_does_one_that_waits_for_a_later_message(tmp_path: Path, kind: Callable[..., Store]) -> None:
-    broker = Broker(tmp_path, kind, max_outstanding_per_key=3, **PARKS)
+def test_so_does_one_that_waits_for_a_later_message(opened: Opened) -> None:
+    broker = opened(max_outstanding_per_key=3, **PARKS)
     broker.publish("1")
     broker.publish(*"abcdefghijklmnopqrst", key="other")
     broker.clock.advance(60)
@@ -206,14 +218,14 @@ def test_so_does_one_that_waits_for_a_later_message(tmp_path: Path, kind: Callab
 
 @both
 def test_a_key_that_was_parked_when_books_did_not_say_so_is_parked(
-    tmp_path: Path, kind: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_lost(ledger: Any) -> dict[str, Any]:
         return {name: value for name, value in to_json(ledger).items() if name != "lost"}
 
     to_json = codec._ledger_to_json
     monkeypatch.setattr(codec, "_ledger_to_json", without_lost)
-    broker = Broker(tmp_path, kind, **PARKS)
+    broker = opened(**PARKS)
     broker.park_and_drop()
     broker.reopen()
     assert [key for key, _, _ in broker.parked()] == ["k"]
@@ -249,8 +261,8 @@ def test_an_answered_skip_of_what_was_dropped_survives_a_kill() -> None:
 
 
 @both
-def test_a_seek_forgets_what_was_not_told(tmp_path: Path, kind: Callable[..., Store]) -> None:
-    broker = Broker(tmp_path, kind)
+def test_a_seek_forgets_what_was_not_told(opened: Opened) -> None:
+    broker = opened()
     broker.publish("1")
     broker.drop_what_was_published()
     broker.publish("2")
@@ -261,8 +273,8 @@ def test_a_seek_forgets_what_was_not_told(tmp_path: Path, kind: Callable[..., St
 
 
 @both
-def test_of_many_parts_some_are_dropped_at_a_time(tmp_path: Path, kind: Callable[..., Store]) -> None:
-    broker = Broker(tmp_path, kind)
+def test_of_many_parts_some_are_dropped_at_a_time(opened: Opened) -> None:
+    broker = opened()
     broker.publish(*map(str, range(100)))
     broker.clock.advance(RETENTION_SECONDS + 1)
     counts = []
@@ -278,11 +290,11 @@ def test_of_many_parts_some_are_dropped_at_a_time(tmp_path: Path, kind: Callable
 @both
 @pytest.mark.parametrize("reopened", [1, 5])
 def test_a_gap_of_what_was_dropped_waits_for_what_lies_before_it(
-    tmp_path: Path, kind: Callable[..., Store], reopened: int, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, reopened: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of the journal is dropped, and one before it is kept for another topic: see `Lost`."""
     monkeypatch.setattr(core, "READ_AHEAD", 1)
-    broker = Broker(tmp_path, kind)
+    broker = opened()
     broker.keep_this_part()
     broker.publish(*map(str, range(30)))
     broker.clock.advance(RETENTION_SECONDS + 1)
@@ -297,13 +309,12 @@ def test_a_gap_of_what_was_dropped_waits_for_what_lies_before_it(
     assert sum(gap.count for gap in gaps) == 30
     assert all(before.first_position <= after.first_position for before, after in pairwise(gaps)), gaps
     assert others == [b"later"] * reopened
-    broker.queue.close()
 
 
 @both
-def test_a_gap_of_what_was_dropped_leaves_out_what_was_not(tmp_path: Path, kind: Callable[..., Store]) -> None:
+def test_a_gap_of_what_was_dropped_leaves_out_what_was_not(opened: Opened) -> None:
     """A part of the journal is kept for another topic, between two that are dropped."""
-    broker = Broker(tmp_path, kind)
+    broker = opened()
     broker.publish(*map(str, range(9)))
     broker.keep_this_part()
     broker.publish(*map(str, range(9, 16)))
@@ -315,4 +326,3 @@ def test_a_gap_of_what_was_dropped_leaves_out_what_was_not(tmp_path: Path, kind:
     assert sum(gap.count for gap in gaps) == 16
     assert all(before.last_position < after.first_position for before, after in pairwise(gaps)), gaps
     assert others == [b"last"]
-    broker.queue.close()
