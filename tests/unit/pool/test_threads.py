@@ -353,11 +353,11 @@ def test_a_forgotten_pass_ends_wherever_the_garbage_collector_finds_it(kind: str
         kind=kind,
         partition_key=lambda item: called("the partition key", item),
     )
-    cycle: list[Any] = [iter(pool.map(source()))]
-    cycle.append(cycle)
-    next(cycle[0])
-    gc.disable()
+    gc.disable()  # before there is a thread of the pass, which might be about to collect
     try:
+        cycle: list[Any] = [iter(pool.map(source()))]
+        cycle.append(cycle)
+        next(cycle[0])
         del cycle
         forgotten.set()
         assert collected.wait(PATIENCE_SECONDS)
