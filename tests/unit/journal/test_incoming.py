@@ -25,7 +25,9 @@ def columns(*texts: str) -> Batch:
 
 
 @pytest.fixture
-def queue(tmp_path: Path):
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageQueue]:
+    """A broker that looks when it is told to, and not by itself, between two commits of a test."""
+    monkeypatch.setattr(Ingest, "_run", lambda self: None)
     broker = MessageQueue.open(tmp_path, clock=ManualClock())
     broker.register_topic("t")
     broker.register_subscription("s", "t", {"enable_message_ordering": True})
