@@ -5,6 +5,8 @@ Shuffles keep no order, so whatever must come out the same when a batch is run a
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -63,7 +65,29 @@ def _settled_ties(rows: pa.Table, groups: Numbers, indices: Numbers, parked: int
 
 
 def sortable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """A column that Arrow sorts: of what it does not, texts."""
-    if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
-        return pa.array(map(repr, column.to_pylist()), pa.string())
+    """A column that Arrow sorts as Spark sorts this one, up or down: of what Arrow does not, the ranks."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.int8())
+    if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
+        # Arrow puts what is not a number behind all others, which way ever it sorts. To Spark it is the greatest.
+        return pc.if_else(pc.is_valid(column), pc.rank(column, "ascending", tiebreaker="dense"), None)
+    if pa.types.is_nested(kind) or pa.types.is_interval(kind):
+        ranks = [_rank(value) for value in column.to_pylist()]
+        places = {rank: place for place, rank in enumerate(sorted(set(ranks)))}
+        return pa.array([None if rank == _NULL else places[rank] for rank in ranks], pa.int64())
     return column
+
+
+_NULL: Final = (0,)
+
+
+def _rank(value: Any) -> tuple[Any, ...]:
+    """Sorts as the value does in Spark: part by part; null is the least, and what is not a number the greatest."""
+    if value is None:
+        return _NULL
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return (2,) if value != value else (1, value)
+    return (1, tuple(map(_rank, value)))

@@ -21,7 +21,7 @@ from inorder.spark.hashing import hashes
 from inorder.spark.kernels import FATES, Names, Rows, Sequencing, Settled, settle
 from inorder.spark.lines import HASH, KEY, SINCE, as_numbers, by_hash, one_chunk
 from inorder.spark.outcomes import told
-from inorder.spark.sorting import Flags, in_order
+from inorder.spark.sorting import Flags, in_order, sortable
 from inorder.spark.winning import Winners
 
 Deduplicating: TypeAlias = DeduplicateIds | DeduplicateSequences
@@ -156,7 +156,7 @@ class DeduplicatingStep:
     def _arrival(self, rows: Rows) -> Any:
         """The rows of each key by position, or else by id or number, and then by content."""
         column = self.names.position if self.names.position is not None else self.names.number
-        ranks = pc.rank(rows.table.column(column), sort_keys="ascending", tiebreaker="dense")
+        ranks = pc.rank(sortable(rows.table.column(column)), sort_keys="ascending", tiebreaker="dense")
         indices = np.arange(len(rows.codes))
         return in_order(rows.table, indices, rows.codes, as_numbers(ranks), 0, None)[0]
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    SpatialType,
+    StringType,
+    StructType,
+    UserDefinedType,
+    VariantType,
+)
 
 from inorder.errors import InvalidArgument
 from inorder.options import MAX_ORDERING_KEY_BYTES, MAX_WHOLE
@@ -77,7 +87,7 @@ class _Windows:
         types = {field.name: field.dataType for field in self.rows.schema.fields}
         names = [self.names.position] if self.names.position is not None else []
         names += [name for name in types if name not in (*names, self.names.key, self.names.number)]
-        ties = [column(name) if _is_orderable(types[name]) else column(name).cast("string") for name in names]
+        ties = [orderable(name, types[name]) for name in names]
         return [self.number.asc(), *(tie.asc_nulls_last() for tie in ties)]
 
     def _first(self) -> Column:
@@ -152,9 +162,19 @@ def column(name: str) -> Column:
     return F.col(f"`{name.replace('`', '``')}`")
 
 
-def _is_orderable(kind: DataType) -> bool:
+def orderable(name: str, kind: DataType) -> Column:
+    """A column as Spark can sort by it: of a map its entries, as in a stream, and of what else it cannot, the text."""
+    if has_order(kind):
+        return column(name)
+    if isinstance(kind, MapType) and has_order(kind.keyType) and has_order(kind.valueType):
+        return F.map_entries(column(name))
+    return column(name).cast("string")
+
+
+def has_order(kind: DataType) -> bool:
+    """Whether Spark compares values of this type."""
     if isinstance(kind, StructType):
-        return all(_is_orderable(field.dataType) for field in kind.fields)
+        return all(has_order(field.dataType) for field in kind.fields)
     if isinstance(kind, ArrayType):
-        return _is_orderable(kind.elementType)
-    return not isinstance(kind, MapType | VariantType)
+        return has_order(kind.elementType)
+    return not isinstance(kind, (MapType, VariantType, CalendarIntervalType, SpatialType, UserDefinedType))

@@ -15,22 +15,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
-    CalendarIntervalType,
     DataType,
     IntegerType,
     LongType,
-    MapType,
     ShortType,
-    SpatialType,
     StringType,
     StructType,
     TimestampType,
-    UserDefinedType,
-    VariantType,
 )
 
 from inorder.clock import MICROSECONDS
@@ -44,7 +38,7 @@ from inorder.spark.kernels import Names
 from inorder.spark.operations import Operation
 from inorder.spark.outcomes import RESERVED, InvalidRows
 from inorder.spark.streams import OrderedStream, check_buckets
-from inorder.spark.tables import column
+from inorder.spark.tables import column, has_order, orderable
 from inorder.spark.winning import Winners
 
 DELETED: Final = "_deleted"
@@ -222,19 +216,11 @@ def _greatest(
     Spark keeps it as its state, and copies it several times on the way there: so what is not needed is not in it.
     """
     whole = F.struct(*(part.alias(name) for name, part in {**rank, **others}.items()))
-    if all(_has_order(schema[name].dataType) for name in others):
+    types = {name: schema[name].dataType for name in others}
+    if all(map(has_order, types.values())):
         return F.max(whole if written is None else F.when(written, whole))
-    by = F.struct(*rank.values())
+    by = F.struct(*rank.values(), *(orderable(name, kind) for name, kind in types.items()))
     return F.max_by(whole, by if written is None else F.when(written, by))
-
-
-def _has_order(kind: DataType) -> bool:
-    """Whether Spark compares values of this type."""
-    if isinstance(kind, StructType):
-        return all(_has_order(field.dataType) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_order(kind.elementType)
-    return not isinstance(kind, (MapType, VariantType, CalendarIntervalType, SpatialType, UserDefinedType))
 
 
 def _grouped(rows: DataFrame, key: str) -> GroupedData:
