@@ -465,6 +465,24 @@ def test_numbers_may_be_texts_and_times_without_a_zone(spark: SparkSession) -> N
     assert audit(log, key="k", sequence="concat(seq, 'x')", position="pos").findings.unplaced == 3
 
 
+def test_texts_of_times_mean_the_same_in_any_session(spark: SparkSession) -> None:
+    """In Berlin, the clocks show no time between two and three on that day."""
+    texts = ["2026-03-29", "2026-03-29T01:59:59.5", "2026-03-29 02:30:00", "2026-03-29 03:00:00", "2026-03-30"]
+    texts += ["2026-03-30T03:30:00+02:00", "2026-03-30 01:30:00.000001Z", "2026-03-30 04:00:00 Europe/Berlin"]
+    log = spark.createDataFrame(
+        [(place, "a", text) for place, text in enumerate(texts)], "pos INT, k STRING, at STRING"
+    )
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for zone in ("Europe/Berlin", "UTC"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            assert str(audit(log, key="k", time="at", position="pos")) == "in order: 8 events of 1 key", zone
+            swapped = audit(log.where("pos IN (2, 3)"), key="k", time="at", position="-pos")
+            assert str(swapped) == "broken: 1 reordered among 2 events of 1 key", zone
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 def test_json_holds_everything(audited: Audit) -> None:
     plain = json.loads(audited.as_json())
     assert plain["in_order"] is False

@@ -18,11 +18,11 @@ from pyspark.sql import types as T  # noqa: N812
 from inorder.clock import MICROSECONDS
 from inorder.errors import InvalidArgument
 from inorder.spark.reasons import reason
+from inorder.spark.sinks.files import BATCH
 
 TOPIC_COLUMNS = {"position", "ordering_key", "publish_time"}  # a table with these is a topic of ours
 FILE_POSITION = ("_metadata.file_path", "_metadata.row_index")
 LINE_POSITION = ("_inorder_block", "_inorder_line")  # of one file of text, where a line is a row
-BATCH = "batch_id"  # a folder for each batch, as our sink writes them: their names do not sort as their numbers do
 
 _IN_WORDS = {
     **dict(zip(FILE_POSITION, ("path of the file", "the row within it"), strict=True)),
@@ -257,6 +257,12 @@ def _sequence(log: DataFrame, name: str) -> Column:
     return F.when(number >= 0, number)
 
 
+def _moment(text: Column) -> Column:
+    """The time in a text. Without a zone it is that of a clock on the wall: a session may have one that skips hours."""
+    suffixes = ("Z", "T00:00:00Z", "")  # of a time, of a day, and of what names its zone, which takes no other
+    return F.coalesce(*(F.concat(F.trim(text), F.lit(suffix)).try_cast("timestamp") for suffix in suffixes))
+
+
 def _wall_us(column: Column) -> Column:
     """Microseconds by a clock on the wall, whatever the time zone of the session, which may turn its clocks back."""
     of_day = (F.hour(column) * 60 + F.minute(column)) * 60 + F.date_part(F.lit("SECOND"), column)
@@ -267,7 +273,7 @@ def _time_us(log: DataFrame, role: str, name: str) -> Column:
     column = _column(log, role, name)
     kind = _type(log, column)
     if isinstance(kind, T.StringType):
-        return F.unix_micros(column.try_cast("timestamp"))
+        return F.unix_micros(_moment(column))
     if isinstance(kind, T.TimestampType):
         return F.unix_micros(column)
     if isinstance(kind, T.TimestampNTZType):

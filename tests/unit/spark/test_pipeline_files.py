@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
-from inorder.errors import NotFound, PipelineInvalid
+from inorder.errors import InvalidArgument, NotFound, PipelineInvalid
 from inorder.spark.pipelines import Pipeline, read_pipeline
 from inorder.spark.pipelines.checking import OPERATORS, SOURCE, TOP, TRANSFORM, TRIGGER
 from inorder.spark.pipelines.definition import Order, Transform, Trigger
@@ -376,3 +377,11 @@ def test_what_may_surprise_is_said(tmp_path: Path) -> None:
     text = order("operator = 'latest'\nkey = 'k'\ntime = 't'\nvalue = 'v'\nmax_drift = 'none'\n")
     [note] = warnings(read(tmp_path, text))
     assert note.startswith("[sink] parquet keeps every change of a key")
+
+
+@pytest.mark.parametrize("name", ["batch_id", "Batch_ID"])
+def test_a_column_that_the_folders_of_batches_would_hide_is_refused(name: str) -> None:
+    sink = ParquetFolder("./table")
+    sink.check(StructType().add("order_id", "string"))
+    with pytest.raises(InvalidArgument, match=f"the rows have a column '{name}', as folders of batches do"):
+        sink.check(StructType().add("order_id", "string").add(name, "integer"))

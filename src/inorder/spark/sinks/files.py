@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inorder.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+BATCH: Final = "batch_id"  # a folder for each: their names do not sort as their numbers do
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +32,12 @@ class ParquetFolder:
     def guarantee(self) -> str:
         return f"exactly once: a batch that comes again replaces its folder {self.path}/batch_id=…"
 
+    def check(self, rows: StructType) -> None:
+        """Refuse rows with a column that nobody would see: who reads the folders takes it from their names."""
+        for name in rows.names:
+            if name.lower() == BATCH:  # Spark does not tell names apart by case, unless it is told to
+                raise InvalidArgument(f"the rows have a column {name!r}, as folders of batches do; rename or drop it")
+
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        rows.write.mode("overwrite").parquet(f"{self.path}/batch_id={batch_id}")
+        self.check(rows.schema)
+        rows.write.mode("overwrite").parquet(f"{self.path}/{BATCH}={batch_id}")
