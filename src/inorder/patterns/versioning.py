@@ -98,12 +98,16 @@ class VersionGate(Numbered):
     def load(self, data: bytes) -> Line:
         """What `dump` wrote."""
         line = load(self.STATE, data, Line)
-        if line.parked and self.mode == "latest_only":
+        self.check_parked(len(line.parked))
+        return line
+
+    def check_parked(self, count: int) -> None:
+        """Refuse so many parked events, left by another mode, if none would ever be released."""
+        if count and self.mode == "latest_only":
             raise FailedPrecondition(
-                f"{len(line.parked)} events are parked, which mode='latest_only' would never release; "
+                f"{count} events are parked, which mode='latest_only' would never release; "
                 "let mode='every' finish them first"
             )
-        return line
 
     def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:
         version = event[1]

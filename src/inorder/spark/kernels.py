@@ -135,6 +135,8 @@ class _Step:
         self.line_of_key[self.code_of_line] = np.arange(len(line_keys))
         self.known = self.line_of_key >= 0
         self.parked = Parked.of(lines)
+        if isinstance(pattern, VersionGate):
+            pattern.check_parked(len(self.parked.line))
         self.rows = one_table([self.parked.rows, new.table]) if len(lines) else new.table
         self.expected = np.zeros(len(self.keys), np.int64)
         self.expected[self.code_of_line] = as_numbers(lines.column("expected"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.errors import DuplicateEvent, InorderError, LateEvent, ParkingFull, ProgressMissing
+from inorder.errors import DuplicateEvent, FailedPrecondition, InorderError, LateEvent, ParkingFull, ProgressMissing
 from inorder.patterns import Resequencer, VersionGate, slot_of
 from inorder.spark import lines as lines_of
 from inorder.spark.hashing import buckets_of, hashes
@@ -89,6 +89,13 @@ def test_an_error_says_which_key_and_number(pattern: Sequencing, numbers: list[i
     with pytest.raises(error) as raised:
         settle(pattern, rows, lines_of.empty(SCHEMA), 0)
     assert "'a'" in str(raised.value)
+
+
+def test_what_another_mode_has_parked_is_refused_as_the_pattern_refuses_it() -> None:
+    first, second = Rows.of(table([("a", 2, 0)]), NAMES), Rows.of(table([("a", 5, 1)]), NAMES)
+    lines = settle(VersionGate(), first, lines_of.empty(SCHEMA), 0).lines
+    with pytest.raises(FailedPrecondition, match="1 events are parked, which mode='latest_only' would never release"):
+        settle(VersionGate(mode="latest_only"), second, lines, 0)
 
 
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=1))
