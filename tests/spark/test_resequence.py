@@ -400,3 +400,15 @@ def test_what_makes_no_sense_is_refused_at_once(stream: Stream, options: Any, pr
 def test_a_stream_needs_a_sink(stream: Stream, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="say where the rows go"):
         ordered(stream).start(str(tmp_path))
+
+
+def test_a_relative_checkpoint_starts_where_the_program_is(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where Spark and its workers are not
+    stream.checkpoint = Path("beside")
+    stream.put(("a", 1, 0))
+    stream.run(ordered(stream))
+    assert numbers(stream.told()) == [1]
+    assert (tmp_path / "beside" / "inorder" / "versions").is_dir()
+    assert (tmp_path / "beside" / "commits" / "0").is_file()

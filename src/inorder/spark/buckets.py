@@ -150,7 +150,12 @@ class BucketState:
 
     def commit(self, pinned: Pinned) -> None:
         """Make a version of what the buckets have written, and forget the oldest."""
-        assert not self.missing(pinned.batch)
+        if missing := self.missing(pinned.batch):
+            raise StateDamaged(
+                self.folder.uri,
+                f"batch {pinned.batch} has left nothing of bucket {missing[0]} there: driver and executors must reach "
+                "the folder under one name",
+            )
         runs: dict[int, list[Run]] = {}
         for name, size in sorted(self.folder.sizes(_runs(pinned.batch)).items()):
             bucket, kept = _parsed(name)

@@ -185,11 +185,26 @@ def _sync(path: str) -> None:
             os.close(opened)
 
 
+def whole(uri: str) -> str:
+    """The same for everybody: a relative path starts where this process is, and Spark and its workers may not be."""
+    if not _is_local(uri) or _local_path(uri).is_absolute():
+        return uri
+    return f"{'file:' if uri.startswith('file:') else ''}{_local_path(uri).absolute()}"
+
+
+def _is_local(uri: str) -> bool:
+    scheme, colon, _ = uri.partition(":")
+    return not colon or scheme == "file" or len(scheme) == 1
+
+
+def _local_path(uri: str) -> Path:
+    path = uri.removeprefix("file:")
+    return Path(path.removeprefix("//") if path.startswith("///") else path)
+
+
 def _opened(uri: str) -> tuple[FileSystem, str]:
-    scheme, colon, rest = uri.partition(":")
-    if not colon or scheme == "file" or len(scheme) == 1:
-        path = uri.removeprefix("file:")
-        path = path.removeprefix("//") if path.startswith("///") else path
-        return LocalFileSystem(), str(Path(path).absolute())
+    if _is_local(uri):
+        return LocalFileSystem(), str(_local_path(uri).absolute())
+    scheme, _, rest = uri.partition(":")
     opened: tuple[FileSystem, str] = FileSystem.from_uri(f"{_AS_ARROW_SAYS.get(scheme, scheme)}:{rest}")
     return opened

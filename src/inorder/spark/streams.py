@@ -18,7 +18,7 @@ from inorder.clock import Clock, SystemClock
 from inorder.errors import InvalidArgument, StateRefused
 from inorder.options import SLOTS, check_whole
 from inorder.spark.buckets import BucketState, Manifest
-from inorder.spark.folders import Folder
+from inorder.spark.folders import Folder, whole
 from inorder.spark.grouped import in_groups
 from inorder.spark.mapping import map_in_arrow
 from inorder.spark.operations import Operation
@@ -101,6 +101,7 @@ class OrderedStream:
         """
         if self.sink is None:
             raise InvalidArgument("say where the rows go: write(function) or to_parquet(path), before start")
+        checkpoint, state = whole(checkpoint), state if state is None else whole(state)
         run = _Run(self, checkpoint, state, clock)
         buckets = run.open().manifest.buckets
         bucketed = with_bucket(self.rows, self.operation.names.key, buckets)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from inorder.errors import StateDamaged, StateRefused
 from inorder.spark.buckets import Bucket, BucketState, Manifest
-from inorder.spark.folders import Folder
+from inorder.spark.folders import Folder, whole
 from inorder.spark.hashing import hashes
 from inorder.spark.lines import by_hash
 from inorder.spark.runs import Runs, _places
@@ -348,3 +348,23 @@ def test_a_copy_of_checkpoint_and_state_goes_on(state: BucketState, tmp_path: Pa
     copy.open()
     run_batch(copy, 1, b=1)
     assert stored(copy, 2).keys() == {"a-0", "a-1", "b-0", "b-1"}
+
+
+def test_what_the_tasks_have_written_elsewhere_is_not_taken_for_written(tmp_path: Path) -> None:
+    """As on a cluster whose executors have disks of their own."""
+    manifest = Manifest(operator="resequence", buckets=2, columns={"key": "key"}, schema={"key": "string"})
+    state = BucketState(Folder(str(tmp_path / "driver")), manifest)
+    state.open()
+    pinned = state.begin(0, 0, {})
+    Bucket(state.folder, 0, 0, []).write(0, EMPTY)
+    Bucket(Folder(str(tmp_path / "executor")), 1, 0, []).write(0, EMPTY)
+    with pytest.raises(StateDamaged, match="batch 0 has left nothing of bucket 1 there: driver and executors must"):
+        state.commit(pinned)
+
+
+def test_a_relative_path_is_made_whole_and_no_other_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert whole("./checkpoint") == str(tmp_path / "checkpoint")
+    assert whole("file:checkpoint") == f"file:{tmp_path}/checkpoint"
+    for uri in (f"{tmp_path}/x", f"file:{tmp_path}/x", f"file://{tmp_path}/x", "s3a://bucket/x", "hdfs:///x"):
+        assert whole(uri) == uri
