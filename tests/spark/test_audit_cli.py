@@ -113,6 +113,7 @@ def test_a_topic_knows_its_key_its_order_and_its_times(tmp_path: Path, capsys: C
         (["log.txt"], "log.txt: cannot tell what it is; name its format"),
         (["log.txt", "--format", "delta-lake"], "log.txt cannot be read: [DATA_SOURCE_NOT_FOUND]"),
         (["log.txt", "--format", "csv"], "sequence or time: name the column"),
+        (["log.txt", "--format", "csv", "--topic", "t"], "topic: it means nothing to format 'csv'"),
         (["log.txt", "--html", "no/folder/x.html"], "--html: there is no folder"),
         (["log.txt", "--conf", "x"], "--conf: NAME=VALUE, not 'x'"),
     ],

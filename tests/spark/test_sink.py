@@ -171,5 +171,7 @@ def test_wrong_options_are_named(spark: SparkSession, queue: MessageQueue, tmp_p
     rows = spark.sql("SELECT 'x' AS data")
     with pytest.raises(PySparkException, match="unknown option 'colour'"):
         save(rows, tmp_path / "data", colour="red")
+    with pytest.raises(PySparkException, match="url and path: give one of them, not both"):
+        save(rows, tmp_path / "data", path=str(tmp_path))
     with pytest.raises(PySparkException, match="cannot be written over"):
         rows.write.format("inorder").options(url=str(tmp_path / "data"), topic="out").mode("overwrite").save()

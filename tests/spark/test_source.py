@@ -196,6 +196,7 @@ def test_a_stream_has_no_end_that_it_would_pass(tmp_path: Path) -> None:
         ({}, "option 'url' is missing"),
         ({"url": "x"}, "option 'topic' is missing"),
         ({"url": "x", "topic": "t", "offset": "1"}, "unknown option 'offset'"),
+        ({"url": "x", "path": "y", "topic": "t"}, "url and path: give one of them, not both"),
         ({"url": "x", "topic": "t", "startingPosition": "-1"}, "startingPosition: "),
         (
             {"url": "x", "topic": "t", "startingPosition": "soon"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from inorder.errors import InvalidArgument
 from inorder.transport import address
@@ -15,6 +16,12 @@ def check_url(url: str) -> None:
         parse(url)
     else:
         folder_of(url)
+
+
+def check_one_url(options: Mapping[str, str]) -> None:
+    """Refuse two addresses: `path`, which is what `load` and `save` are given, is another name of the option `url`."""
+    if len({value for name, value in options.items() if name.lower() in ("url", "path")}) > 1:
+        raise InvalidArgument("url and path: give one of them, not both")
 
 
 def folder_of(url: str) -> str:

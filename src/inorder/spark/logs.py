@@ -31,9 +31,12 @@ class Log(NamedTuple):
 def open_log(spark: SparkSession, source: str, kind: str | None, options: Mapping[str, str]) -> Log:
     """The log at an address; `options` are those of Spark's reader for its format."""
     kind = (kind or _kind(source)).lower()
+    has_topic = "topic" in {name.lower() for name in options}
+    if has_topic and kind != "inorder":
+        raise InvalidArgument(f"topic: it means nothing to format {kind!r}; a broker has topics")
     if kind == "inorder":
         register(spark)
-        if "topic" not in {name.lower() for name in options}:
+        if not has_topic:
             what = "a server" if is_address(source) else "the folder of a broker"
             raise InvalidArgument(f"{source} is {what}: name the topic")
     if kind == "kafka":

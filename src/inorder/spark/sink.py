@@ -22,7 +22,7 @@ from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.columns import in_utf8
 from inorder.journal.incoming import check_writer
 from inorder.options import check_name, check_whole
-from inorder.spark.addresses import check_url
+from inorder.spark.addresses import check_one_url, check_url
 from inorder.spark.staging import open_staging
 from inorder.spark.topics import check_topic
 
@@ -45,6 +45,7 @@ class SinkOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SinkOptions:
+        check_one_url(given)
         known = {name.lower(): name for name in (*OPTIONS, "path", "checkpointLocation", "queryName")}
         options: dict[str, str] = {}
         for name, value in given.items():

@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 from inorder.clock import MICROSECONDS
 from inorder.errors import DataLoss, FailedPrecondition, InvalidArgument
 from inorder.options import SLOTS, check_number, check_whole
-from inorder.spark.addresses import check_url
+from inorder.spark.addresses import check_one_url, check_url
 from inorder.spark.bounds import Bounds
 from inorder.spark.sink import SinkOptions, StreamSink, TableSink
 from inorder.spark.topics import TopicReader, open_topic, read
@@ -81,6 +81,7 @@ class SourceOptions:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
         """From the options of a DataFrameReader, whose names Spark does not tell apart by case."""
+        check_one_url(given)
         known = {name.lower(): name for name in OPTIONS}
         options: dict[str, str] = {}
         for name, value in given.items():
