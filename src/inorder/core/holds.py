@@ -25,6 +25,16 @@ def longer(before: Hold | None, hold: Hold) -> Hold:
     return hold if hold.until_us is None else Hold(hold.position, max(hold.until_us, before.until_us))
 
 
+def longest(before: Hold | None, hold: Hold) -> Hold:
+    """Of messages that waited each for itself and are of one key now, the one for which that waits.
+
+    The books also have waits that are over, and do not know the time: whoever still waits, waits longer than those.
+    """
+    if before is None or (before.until_us is not None and (hold.until_us is None or before.until_us < hold.until_us)):
+        return hold
+    return before
+
+
 class Holds:
     """The waiting ones of a subscription, and when their time comes. Not thread-safe."""
 

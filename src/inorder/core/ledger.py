@@ -41,7 +41,7 @@ from inorder.core.events import (
     TopicUpdated,
     Written,
 )
-from inorder.core.holds import Hold, longer
+from inorder.core.holds import Hold, longer, longest
 from inorder.core.producers import Producers
 from inorder.core.ranges import Ranges, runs
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, STORED_US, Gap, Record
@@ -220,7 +220,7 @@ class Ledger:
         self.waits.clear()
         for position, key, until_us in sorted(waiting, key=lambda wait: wait[0]):
             if options.enable_message_ordering and key:
-                self.holds[key] = longer(self.holds.get(key), Hold(position, until_us))
+                self.holds[key] = longest(self.holds.get(key), Hold(position, until_us))
             elif until_us is not None:
                 self.waits[position] = Wait(key, until_us)
 

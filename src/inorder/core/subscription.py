@@ -19,7 +19,7 @@ from inorder.clock import MICROSECONDS
 from inorder.core.events import Failed, Failure, HeadSkipped, KeyResumed, Return
 from inorder.core.failures import Failures, gap_for, judge, wider_gap
 from inorder.core.filters import compile_filter
-from inorder.core.holds import Hold, Holds
+from inorder.core.holds import Hold, Holds, longest
 from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
 from inorder.core.leases import Leases
 from inorder.core.ledger import Ledger, Lost, Wait, positions_of
@@ -803,7 +803,7 @@ class Subscription:
             if self.ordered and key:
                 if position in until_us:  # a message that has become too old meanwhile, too: the key is still parked
                     self._lanes.hold(key, ())
-                    self._holds.hold(key, Hold(position, until_us[position]))
+                    self._holds.hold(key, longest(self._holds.keys.get(key), Hold(position, until_us[position])))
                 free.append(record)
             elif not isinstance(record[DATA], Gap) and (due_us := until_us.get(position)) is not None:
                 self._holds.delay(record, due_us)
