@@ -26,6 +26,7 @@ from inorder.consumers import (
     origin_of,
     read_forwarded,
 )
+from inorder.consumers.moving import receipts
 from inorder.errors import (
     Aborted,
     FailedPrecondition,
@@ -204,6 +205,22 @@ def test_what_the_target_has_is_not_sent_again(move: Move) -> None:
     progress = run(move.forwarder()).progress()
     assert (progress.forwarded, progress.repeated, progress.lag) == (1, 2, 0)
     assert move.read() == ["placed", "paid", "shipped"]
+
+
+def test_what_the_target_has_is_not_sent_again_however_much_it_retains(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipts, "MAX_HELD", 3)
+    target = move.target.pubsub.topic("retaining").create(message_retention_duration=3600).result()
+    reader = target.subscription("all").create().result()
+    for text in ("1", "2", "3", "4"):
+        move.source.publish(text)
+        run(Forwarder(move.mover, target))
+    move.source.publish("5")
+    publish_and_die(Forwarder(move.mover, target))
+    move.mover.seek(position=4).result()  # its leases are over
+    run(Forwarder(move.mover, target))
+    assert [message.data for message in reader.pull(10).result()] == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_without_receipts_it_is_sent_again_with_the_same_origin(move: Move) -> None:

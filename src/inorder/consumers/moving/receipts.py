@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 
 from inorder.client.topic import Topic
 from inorder.consumers.moving.forwarding import SOURCE_ID, SOURCE_TOPIC
-from inorder.errors import AlreadyExists
+from inorder.errors import AlreadyExists, InorderError
 from inorder.message import Message
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_FILTER_BYTES, FlowControl, QueueLimits
 
@@ -45,8 +45,18 @@ class Receipts:
                 queue_limits=QueueLimits(max_messages=None, max_bytes=None),
                 filter=self._filter,
             ).result()
-        self._subscription.seek(time=0).result()  # ends what is out
+        self._end_what_is_out()
         self.read()
+
+    def _end_what_is_out(self) -> None:
+        """Go back to the first that was not let go of. Before it, a topic that retains messages has all that ever came:
+        more than can be held, so that what matters would not be read."""
+        try:
+            unacked = self._subscription.unacked().result()
+            first = min((key.position for key in unacked.keys), default=unacked.known_to)
+            self._subscription.seek(position=first).result()
+        except InorderError:  # a server that knows no positions, or nothing is left there, and so nothing comes again
+            self._subscription.seek(time=0).result()
 
     def read(self) -> None:
         """Read what the target has stored by now.
