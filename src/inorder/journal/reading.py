@@ -10,6 +10,7 @@ import json
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -248,9 +249,10 @@ class JournalReader:
         known, index = self._known(topic), self._index(self._known(topic))
         begin = self.begin(topic)
         for block in range(max(bisect_left(index.times, time_us) - 1, 0), len(index.times)):
-            for found in self._batches(known.serial, [(index.starts[block], index.lasts[block])]):
-                if found.stored_us >= time_us:
-                    return max(found.first, begin)
+            with suppress(FrameDropped):  # its owner has dropped it since, and what comes behind it is the first
+                for found in self._batches(known.serial, [(index.starts[block], index.lasts[block])]):
+                    if found.stored_us >= time_us:
+                        return max(found.first, begin)
         return known.next_position
 
     def position_after(self, topic: str, first: int, size: int) -> int:

@@ -159,6 +159,19 @@ def test_what_was_dropped_is_named_with_what_is_left(tmp_path: Path, kind: str) 
     queue.close()
 
 
+def test_a_time_of_which_all_was_dropped_since_is_that_of_the_first_that_is_left(tmp_path: Path, kind: str) -> None:
+    queue = opened(tmp_path, kind)
+    queue.register_topic("orders")
+    queue.register_subscription("billing", "orders")
+    publish(queue, "orders", *[1] * 300)
+    reader = JournalReader(tmp_path)
+    queue.ack([message.ack_id for message in queue.pull("billing", 280)])
+    queue._save()
+    position = reader.position_at("orders", 0)  # as it was before, without a refresh
+    assert position == JournalReader(tmp_path).begin("orders") > 0
+    queue.close()
+
+
 def test_what_others_have_left_behind_between_two_messages_is_not_missed(tmp_path: Path, kind: str) -> None:
     """A topic that keeps its messages is read on, whatever is dropped of another one beside it."""
     queue = opened(tmp_path, kind)
