@@ -104,12 +104,17 @@ class _Looking:
             yield Finding(log_name(segment_of(location)), location & OFFSET_MASK, problem, True, 0, 0)
 
     def _in_header(self, number: int, file: File) -> Iterator[Finding]:
-        try:
-            before = previous_end(file, LOG_MAGIC, number, log_name(number))
-        except BadHeader as bad:
-            lost = was_complete(number, file, self._found, self._durable)
-            yield Finding(log_name(number), 0, str(bad), lost, min(FILE_HEADER, file.size()), 0)
-            return
+        lost = False
+        while True:
+            try:
+                before = previous_end(file, LOG_MAGIC, number, log_name(number))
+                break
+            except BadHeader as bad:
+                doubted, lost = lost, was_complete(number, file, self._found, self._durable)
+                if lost and not doubted:  # an owner may have been writing it, and is done by now
+                    continue
+                yield Finding(log_name(number), 0, str(bad), lost, min(FILE_HEADER, file.size()), 0)
+                return
         previous = self._logs.get(number - 1)
         if previous is not None and previous.size() != before & OFFSET_MASK:
             size = previous.size()
@@ -148,7 +153,9 @@ class _Looking:
                 yield Finding(log_name(number), position, bad.problem, lost, start - bad.location, frames)
 
     def _behind_the_end(self) -> Iterator[Finding]:
-        last = max(self._logs, default=0)
+        last = max(self._found.logs, default=0)
+        if last and last not in self._logs:
+            return  # an owner has dropped it since, and so has gone on behind it
         end = max(self._end, first_location(last)) if last else 0
         if self._durable > end:
             name = log_name(last or segment_of(self._durable))

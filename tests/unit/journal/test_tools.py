@@ -144,6 +144,41 @@ def test_a_frame_that_is_written_meanwhile_is_no_damage(tmp_path: Path) -> None:
     assert (verified.frames, verified.findings) == (12, [])
 
 
+class BeingMade(Folder):
+    """A folder whose last segment is looked at just when it is being made."""
+
+    def open(self, name: str, *, write: bool = False) -> File:
+        file = super().open(name, write=write)
+        return _Headless(file) if name == "00000003.log" else file
+
+
+class _Headless(_Torn):
+    def read(self, position: int, size: int) -> bytes:
+        self._reads += 1
+        return self._file.read(position, size) if self._reads > 1 else b""
+
+
+def test_a_segment_that_is_made_meanwhile_is_no_damage(tmp_path: Path) -> None:
+    written(tmp_path)
+    verified = verify_segments(BeingMade(tmp_path))
+    assert (verified.frames, verified.findings) == (12, [])
+
+
+class Dropping(Folder):
+    """A folder whose owner drops what was the last segment before it is looked at."""
+
+    def open(self, name: str, *, write: bool = False) -> File:
+        if name == "00000003.log":
+            raise FileNotFoundError(name)
+        return super().open(name, write=write)
+
+
+def test_a_segment_that_is_dropped_meanwhile_is_no_damage(tmp_path: Path) -> None:
+    written(tmp_path)
+    verified = verify_segments(Dropping(tmp_path))
+    assert (verified.frames, verified.findings) == (8, [])
+
+
 def test_a_torn_end_is_found_but_not_called_a_loss(tmp_path: Path) -> None:
     written(tmp_path)
     with open(tmp_path / "00000003.log", "ab") as file:
