@@ -129,6 +129,20 @@ def test_a_seek_past_messages_on_their_way_means_the_same_after_a_restart(
     assert brokers.queue._state.book() == before
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_rules_of_order_that_change_while_messages_are_on_their_way_mean_the_same_after_a_crash(
+    brokers: Brokers, ordered: bool
+) -> None:
+    brokers.subscribe("worker", enable_message_ordering=ordered, queue_limits={"max_messages": 1})
+    brokers.send("a", "a", "a")  # two of them are dropped, and told or not
+    brokers.queue.update_subscription("worker", {"enable_message_ordering": not ordered})
+    before = brokers.queue._state.book()
+    assert bool(before.subscriptions["worker"].gaps) == ordered
+    brokers.disk.kill()
+    brokers.queue = brokers.open()
+    assert brokers.queue._state.book() == before
+
+
 def test_a_topic_that_is_deleted_and_made_again_does_not_get_what_was_on_its_way(brokers: Brokers) -> None:
     brokers.subscribe("old")
     answer = brokers.send("a", "a")

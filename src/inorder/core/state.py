@@ -7,7 +7,7 @@ change memory at once. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import repeat
@@ -104,8 +104,9 @@ class State:
         self.subscriptions: dict[str, Subscription] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self._by_ack_prefix: dict[str, Subscription] = {}
-        # Published, but not to be delivered before it is durable: topic, records, size, who misses what.
-        self._hidden: list[tuple[Topic, list[Record], int, Mapping[str, frozenset[int]]]] = []
+        # Published, but not to be delivered before it is durable: topic, records, size, who misses what, and who of
+        # them is told: the books are written by now, whatever somebody changes meanwhile.
+        self._hidden: list[tuple[Topic, list[Record], int, Mapping[str, frozenset[int]], Collection[str]]] = []
         self._alarms: list[tuple[int, str]] = []
         self._alarms_limit = MIN_ALARMS
         self.due_us = inf  # when `due` should be asked next
@@ -240,7 +241,7 @@ class State:
         for subscription in topic.subscriptions:
             coming = [
                 record
-                for hidden_topic, hidden, _, missed in self._hidden
+                for hidden_topic, hidden, _, missed, _ in self._hidden
                 for record in hidden
                 if hidden_topic is topic and record[POSITION] not in missed.get(subscription.name, ())
             ]
@@ -600,9 +601,13 @@ class State:
         Call it when that is as durable as it will get. In memory it is so from the beginning.
         """
         touched: list[Subscription] = []
-        for topic, records, size, refused in self._hidden if count is None else self._hidden[:count]:
+        for topic, records, size, refused, told in self._hidden if count is None else self._hidden[:count]:
             for subscription in topic.subscriptions:
-                if subscription.absorb(records, size, refused.get(subscription.name) if refused else None):
+                if missed := refused.get(subscription.name) if refused else None:
+                    time_matters = subscription.absorb_some(records, missed, told=subscription.name in told)
+                else:
+                    time_matters = subscription.absorb(records, size)
+                if time_matters:
                     self._set_alarm(subscription)
                 touched.append(subscription)
             topic.visible = records[-1][0] + 1
@@ -685,10 +690,15 @@ class State:
             for snapshot in topic.snapshots:
                 snapshot.keep(records, topic.stored_us)
         if self._durable:
-            self._hidden.append((topic, records, size, refused))
+            told = [one.name for one in topic.subscriptions if one.ordered and one.name in refused] if refused else ()
+            self._hidden.append((topic, records, size, refused, told))
             return
         for subscription in topic.subscriptions:
-            if subscription.absorb(records, size, refused.get(subscription.name) if refused else None):
+            if missed := refused.get(subscription.name) if refused else None:
+                time_matters = subscription.absorb_some(records, missed, told=subscription.ordered)
+            else:
+                time_matters = subscription.absorb(records, size)
+            if time_matters:
                 self._set_alarm(subscription)
         topic.visible = topic.next_position
 

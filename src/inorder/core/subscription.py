@@ -208,10 +208,8 @@ class Subscription:
             bytes_left -= record[SIZE]
         return frozenset(refused)
 
-    def absorb(self, records: Sequence[Record], size: int, refused: frozenset[int] | None = None) -> bool:
+    def absorb(self, records: Sequence[Record], size: int) -> bool:
         """New messages of the topic become visible here. Says whether time matters now that did not before."""
-        if refused:
-            return self._absorb_with_gaps(records, refused)
         if not self._unread.straight or (self._read_ahead and self._enough_waits()):
             records = self._sift(records)
             if not records:
@@ -254,7 +252,8 @@ class Subscription:
     def _matches(self, record: Record) -> bool:
         return self.matches is None or self.matches(record[ATTRIBUTES] or {})
 
-    def _absorb_with_gaps(self, records: Sequence[Record], refused: frozenset[int]) -> bool:
+    def absorb_some(self, records: Sequence[Record], refused: frozenset[int], *, told: bool) -> bool:
+        """The same without those that did not fit; whether holes in keys are told was settled when they came."""
         time_matters = False
         for record in records:
             if record[POSITION] not in refused:
@@ -263,12 +262,12 @@ class Subscription:
             if record[POSITION] < self.cursor:
                 continue  # somebody sought meanwhile, or this is another subscription of the same name
             self.counters.dropped += 1
-            told = self.ordered and record[KEY]
+            is_hole = told and record[KEY]
             if self._unread.any:  # the limit was taken away meanwhile, and what lies before it was not read
-                self._unread.miss(record[POSITION], "dropped" if told else None)
+                self._unread.miss(record[POSITION], "dropped" if is_hole else None)
                 continue
             self._unread.pass_by(record[POSITION])
-            if told:
+            if is_hole:
                 self._put_gap(record)
         return time_matters
 
