@@ -114,6 +114,18 @@ def test_order_and_repetitions_at_the_target(both: Both, sent: tuple[int, ...], 
     assert shadow.finish() == counts
 
 
+@pytest.mark.parametrize("key", [None, "order-7"])
+def test_what_was_compared_and_comes_again_is_not_missing_at_the_other_side(both: Both, key: str | None) -> None:
+    both.publish(b"placed", key=key)
+    copies(both, 0, 0)
+    shadow = Shadow(both.found.append)
+    [message] = both.old.pull(1).result()
+    shadow.source(data)(message)
+    run(both.new, shadow.target(data))
+    shadow.source(data)(message)  # as if its ack had been lost
+    assert (shadow.finish(), both.found) == ({"same": 1}, [])
+
+
 def test_a_target_that_is_ahead_is_not_fooled_by_a_repetition(both: Both) -> None:
     both.publish(b"placed", b"paid")
     copies(both, 0, 0, 1)

@@ -41,8 +41,9 @@ class Difference:
 class Shadow:
     """Wrap both handlers: `old.on("message", shadow.source(handle))`, `new.on("message", shadow.target(handle))`.
 
-    A wrapped handler runs yours, keeps what it returns, and acks. A repetition at the target is compared once. At most
-    `max_open` results wait for their other side; beyond that the oldest is reported as missing. Thread-safe.
+    A wrapped handler runs yours, keeps what it returns, and acks. What comes again is compared once. At most `max_open`
+    results wait for their other side, beyond that the oldest is reported as missing; and as many that were compared are
+    known when they come again. Thread-safe.
     """
 
     def __init__(self, report: Callable[[Difference], object], *, max_open: int = 100_000) -> None:
@@ -51,6 +52,7 @@ class Shadow:
         self._max_open = max_open
         self._lock = threading.Lock()
         self._open: OrderedDict[str, tuple[str | None, Any, Any]] = OrderedDict()  # key, and both results
+        self._compared: OrderedDict[str, None] = OrderedDict()  # the latest
         self._newest: dict[str, int] = {}  # the highest position of a key that the target has had
         self._found: Counter[str] = Counter(same=0)
 
@@ -95,7 +97,7 @@ class Shadow:
         """Whether a message of the target comes in order, after a later one of its key, or once more."""
         with self._lock:
             _, source, target = self._open.get(origin.id, (key, NOTHING, NOTHING))
-            if target is not NOTHING:
+            if target is not NOTHING or origin.id in self._compared:
                 return "over"
             if key is None or origin.position > self._newest.get(key, -1):
                 return "now"
@@ -103,6 +105,8 @@ class Shadow:
 
     def _compare(self, key: str | None, source_id: str, source: Any, target: Any) -> None:
         with self._lock:
+            if source_id in self._compared:
+                return
             _, known_source, known_target = self._open.pop(source_id, (key, NOTHING, NOTHING))
             source = known_source if source is NOTHING else source
             target = known_target if target is NOTHING else target
@@ -110,9 +114,13 @@ class Shadow:
             if source is NOTHING or target is NOTHING:
                 self._open[source_id] = (key, source, target)
                 oldest = self._open.popitem(last=False) if len(self._open) > self._max_open else None
-            elif source == target:
-                self._found["same"] += 1
-                return
+            else:
+                self._compared[source_id] = None
+                if len(self._compared) > self._max_open:
+                    self._compared.popitem(last=False)
+                if source == target:
+                    self._found["same"] += 1
+                    return
         if oldest is not None:
             self._tell(_missing(oldest[1][0], oldest[0], *oldest[1][1:]))
         elif source is not NOTHING and target is not NOTHING:
