@@ -29,6 +29,7 @@ from inorder.journal.frames import (
 from inorder.journal.head import HEAD_NAME, Head
 from inorder.journal.index import lost_parts, plain_snapshot
 from inorder.journal.layout import (
+    TEMPORARY,
     Layout,
     layout,
     log_name,
@@ -209,6 +210,8 @@ class _Repairing:
         new = mended(body, self._folder, sorted(damaged))
         if new != body:
             self._copy(name)
+            if TEMPORARY in self._folder.names():  # of an owner or a repair that was interrupted: it stands for nothing
+                self._folder.unlink(TEMPORARY)
             write_snapshot(self._folder, number, new)
             self.actions.append(f"wrote {name} anew, without the messages that cannot be read again")
 

@@ -344,3 +344,13 @@ def test_what_is_lost_before_the_snapshot_is_found_and_after_a_repair_the_rest_i
     queue = broker(tmp_path)
     assert [message.position for message in queue.pull("billing", 100)] == [*positions]
     queue.close()
+
+
+def test_what_is_lost_before_the_snapshot_is_repaired_although_another_one_was_being_written(tmp_path: Path) -> None:
+    with_backlog(tmp_path)
+    (tmp_path / "00000001.log").unlink()
+    (tmp_path / "snapshot.new").write_bytes(b"half of it")  # a broker would remove it, and does not start
+    repair(tmp_path)
+    queue = broker(tmp_path)
+    assert len(queue.pull("billing", 100)) == 51
+    queue.close()
