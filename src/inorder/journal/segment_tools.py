@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -56,24 +57,30 @@ class _Looking:
         self._meaning = meaning
         self._durable = read_head(files)  # before the files, which only grow
         self._found = layout(files)
-        self._logs = dict(self._opened())
-        self.size = sum(file.size() for file in self._logs.values())
+        self._sizes = dict(self._looked_at())  # of the segments that are there
+        self.size = sum(self._sizes.values())
         self.frames = 0
         self._meter = Meter(progress, self.size)
         self._end: Location = 0  # behind the last frame that can be read
 
-    def _opened(self) -> Iterator[tuple[int, File]]:
+    def _looked_at(self) -> Iterator[tuple[int, int]]:
         for number in self._found.logs:
+            with suppress(FileNotFoundError):  # an owner has dropped it since
+                yield number, self._files.open(log_name(number)).size()
+
+    def _opened(self) -> Iterator[tuple[int, File]]:
+        """One after the other: there may be more than a process may have open."""
+        for number in [*self._sizes]:
             try:
                 yield number, self._files.open(log_name(number))
             except FileNotFoundError:
-                continue  # an owner has dropped it since
+                del self._sizes[number]  # as above
 
     def findings(self) -> Iterator[Finding]:
         yield from self._in_snapshot()
         for gap in missing(self._found):
             yield Finding(log_name(gap.first), 0, gap.problem, True, 0, 0)
-        for number, file in self._logs.items():
+        for number, file in self._opened():
             yield from self._in_header(number, file)
             yield from self._in_frames(number, file)
         yield from self._behind_the_end()
@@ -95,8 +102,7 @@ class _Looking:
     def _lost_parts(self, snapshot: int, body: bytes) -> Iterator[Finding]:
         """The segments that the snapshot names and that are gone or too short."""
         parts = [
-            Part(first_location(number), number << SEGMENT_SHIFT | file.size(), file.size())
-            for number, file in self._logs.items()
+            Part(first_location(number), number << SEGMENT_SHIFT | size, size) for number, size in self._sizes.items()
         ]
         lost = lost_parts(plain_snapshot(body), parts)
         if lost and layout(self._files).snapshot != snapshot:
@@ -116,9 +122,8 @@ class _Looking:
                     continue
                 yield Finding(log_name(number), 0, str(bad), lost, min(FILE_HEADER, file.size()), 0)
                 return
-        previous = self._logs.get(number - 1)
-        if previous is not None and previous.size() != before & OFFSET_MASK:
-            size = previous.size()
+        size = self._sizes.get(number - 1)
+        if size is not None and size != before & OFFSET_MASK:
             problem = f"the file ends here, and the next one says that it ended at byte {before & OFFSET_MASK}"
             yield Finding(log_name(number - 1), size, problem, True, max((before & OFFSET_MASK) - size, 0), 0)
 
@@ -155,7 +160,7 @@ class _Looking:
 
     def _behind_the_end(self) -> Iterator[Finding]:
         last = max(self._found.logs, default=0)
-        if last and last not in self._logs:
+        if last and last not in self._sizes:
             return  # an owner has dropped it since, and so has gone on behind it
         end = max(self._end, first_location(last)) if last else 0
         if self._durable > end:

@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from zlib import crc32
 
 from inorder.errors import JournalDamaged, JournalFailed
@@ -20,7 +20,10 @@ _WHOLE_FILE = 0  # the position of what SQLite itself finds; frames are counted 
 
 def verify_database(folder: Folder, progress: Progress | None = None, meaning: Meaning | None = None) -> Verified:
     """Let SQLite check its file, then check every frame and the snapshot."""
-    size = sum(path.stat().st_size for path in folder.path.glob(f"{DATABASE}*") if not path.name.endswith("-shm"))
+    size = 0
+    for name in (DATABASE, f"{DATABASE}-wal"):
+        with suppress(FileNotFoundError):  # an owner that is closed removes its log
+            size += (folder.path / name).stat().st_size
     frames, findings = 0, []
     said = read_head(folder)  # before the database, which only grows
     address = f"{(folder.path / DATABASE).as_uri()}?mode=ro"

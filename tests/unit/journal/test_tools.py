@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -177,6 +178,37 @@ def test_a_segment_that_is_dropped_meanwhile_is_no_damage(tmp_path: Path) -> Non
     written(tmp_path)
     verified = verify_segments(Dropping(tmp_path))
     assert (verified.frames, verified.findings) == (8, [])
+
+
+class Counting(Folder):
+    """A folder that knows how many of its files are open."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.most = 0
+        self._open: WeakSet[_Torn] = WeakSet()
+
+    def open(self, name: str, *, write: bool = False) -> File:
+        file = _Headed(super().open(name, write=write))
+        self._open.add(file)
+        self.most = max(self.most, len(self._open))
+        return file
+
+
+class _Headed(_Torn):
+    def read(self, position: int, size: int) -> bytes:
+        return self._file.read(position, size)
+
+
+def test_files_are_not_all_open_at_once(tmp_path: Path) -> None:
+    store = SegmentStore(Folder(tmp_path), segment_bytes=100)
+    assert list(store.recover().frames) == []
+    for body in BODIES:
+        store.append([body])
+    store.close()
+    folder = Counting(tmp_path)
+    assert verify_segments(folder).frames == len(BODIES) == len([*tmp_path.glob("*.log")])
+    assert folder.most < 4
 
 
 def test_a_torn_end_is_found_but_not_called_a_loss(tmp_path: Path) -> None:
