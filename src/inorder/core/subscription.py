@@ -919,8 +919,12 @@ class Subscription:
 
     def _vanished(self, ledger: Ledger) -> dict[int, Lost]:
         """What keys wait for although the log has it no more, if the books do not say so: older ones did not."""
-        missing = self._log.history.missing(self._log.visible)
-        waits_for = {hold.position: key for key, hold in ledger.holds.items() if hold.position in missing}
+        missing, done = self._log.history.missing(self._log.visible), ledger.sorted_done()
+        waits_for = {
+            hold.position: key
+            for key, hold in ledger.holds.items()  # also of waits that are over
+            if hold.position in missing and (hold.until_us is None or hold.position not in done)
+        }
         return {position: Lost(key, position, 1, "expired", self.created_us) for position, key in waits_for.items()}
 
     def lose(self, end: int, now_us: int) -> None:

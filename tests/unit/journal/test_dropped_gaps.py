@@ -260,6 +260,39 @@ def test_an_answered_skip_of_what_was_dropped_survives_a_kill() -> None:
     assert [(gap.reason, gap.count) for gap in gaps] == [("skipped", 1)]  # the first one was told by the first pull
 
 
+def test_what_was_told_of_a_key_that_had_waited_for_it_is_not_told_again_after_a_kill() -> None:
+    disk, clock = FaultyDisk(0), ManualClock()
+
+    def opened() -> MessageQueue:
+        return MessageQueue(clock, Journal(SegmentStore(disk, segment_bytes=1_000)))
+
+    queue = opened()
+    queue.register_topic("orders")
+    options = {
+        "enable_message_ordering": True,
+        "message_retention_duration": RETENTION_SECONDS,
+        "ack_deadline_seconds": 600,
+        "retry_policy": {"minimum_backoff": 1},
+    }
+    queue.register_subscription("billing", "orders", options)
+    queue.publish("orders", [Message(b"1", ordering_key="k")])
+    out = queue.pull("billing", 1)
+    for _ in range(20):
+        queue.publish("orders", [Message(bytes(100))])
+    clock.advance(RETENTION_SECONDS + 1)
+    queue._save()
+    queue.nack(out)
+    clock.advance(1)
+    gaps: list[Gap] = []
+    assert queue.pull("billing", 10, gaps.append) == []
+    assert [(gap.reason, gap.count) for gap in gaps] == [("expired", 1)]
+    queue.sync()
+    disk.kill()
+    queue = opened()
+    assert queue.pull("billing", 10, gaps.append) == []
+    assert len(gaps) == 1
+
+
 @both
 def test_a_seek_forgets_what_was_not_told(opened: Opened) -> None:
     broker = opened()
