@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Collected, Request, Tally, Waiting
 from inorder.clock import Timer
-from inorder.errors import Closed, InorderError, KeyPaused, OrderingNotEnabled
+from inorder.errors import Aborted, Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.forks import stays_here
 from inorder.message import Batch, Entry, Message, batch_of, make_entry, to_columns
 from inorder.options import PublishOptions, merge
@@ -56,6 +56,7 @@ class Publisher:
         self._free_for: AbstractEventLoop | None = None  # only what it publishes waits for the end of its turn
         self._timer: Timer | None = None
         self._requests = 0  # that are not answered
+        self._alone: tuple[Pending[str], str, int] | None = None  # under way without a request, with its key and size
         self._under_way: set[str] = set()  # their keys, but for those of requests of which nobody has asked
         self._unasked: set[Request] = set()
         self._behind: dict[str, deque[Collected]] = {}  # what waits for its key
@@ -107,10 +108,10 @@ class Publisher:
                     self._messages, self._bytes = messages, total
                     # As `Collected.add` does, written out: nearly every message comes this way.
                     keys, datas, all_attributes, sizes, answers = self._collected
+                    sizes.append(entry[3])
                     keys.append(entry[0])
                     datas.append(entry[1])
                     all_attributes.append(entry[2])
-                    sizes.append(entry[3])
                     answers.append(answer)
                     return answer
                 if self._closed or self._paused or self._options.message_ordering is False:
@@ -126,10 +127,13 @@ class Publisher:
                     admitted = self._wait_for_room(entry, answer)
                 else:
                     self._collect(entry, answer)
+            if alone:
+                self._publish_alone(entry, answer)
         except InorderError as error:
             return Pending.failed(error)
-        if alone:
-            self._publish_alone(entry, answer)
+        except BaseException:  # as Ctrl-C: this message is published or is not, but nobody may wait for it
+            self._mend(answer)
+            raise
         if self._todo:
             self._do()
         if admitted is not None:
@@ -149,8 +153,7 @@ class Publisher:
                 self._check_allowed(batch[0])
                 if self._is_one_request(batch):
                     ids: Pending[list[str]] = Pending()
-                    self._count(len(batch[0]), sum(batch[3]))
-                    self._note(Request(batch, [ids], for_all=True))
+                    self._note(Request(batch, [ids], for_all=True), new=len(batch[0]))
                 else:
                     answers: list[Pending[str]] = [Pending() for _ in batch[0]]
                     for entry, answer in zip(zip(*batch, strict=True), answers, strict=True):
@@ -162,6 +165,9 @@ class Publisher:
                     ids = Pending.all(answers)
         except InorderError as error:
             return Pending.failed(error)
+        except BaseException:
+            self._mend()
+            raise
         self._do()
         if admitted is not None:
             _wait_unless_on_a_loop(admitted)
@@ -223,11 +229,14 @@ class Publisher:
     # -- nothing else is collected or under way: no order to keep, no batch to make ----------------
 
     def _begin(self, entry: Entry, answer: Pending[str]) -> None:
-        self._unanswered[id(answer)] = (answer,)
-        self._requests += 1
-        self._count(1, entry[3])
         if entry[0]:
             self._under_way.add(entry[0])
+        self._unanswered[id(answer)] = (answer,)
+        # These in one go: an interrupt comes where something is called.
+        self._alone = answer, entry[0], entry[3]
+        self._requests += 1
+        self._messages += 1
+        self._bytes += entry[3]
 
     def _publish_alone(self, entry: Entry, answer: Pending[str]) -> None:
         key, data, attributes, size = entry
@@ -237,18 +246,25 @@ class Publisher:
             request = Request(batch, [answer])
             self._unanswered[id(request.answers)] = request.answers
             del self._unanswered[id(answer)]
+            self._alone = None
             self._await(request, answered)
             return
         with self._lock:
-            self._requests -= 1
-            self._leave(1, size)
-            self._under_way.discard(key)
-            if self._messages or self._waiting:  # others came meanwhile
-                self._go_on([key])
-                self._let_in()
-                self._send_unless_busy()
+            self._end_alone(key, size)
         answer.set_result(answered.result()[0])
         del self._unanswered[id(answer)]
+
+    def _end_alone(self, key: str, size: int) -> None:
+        self._under_way.discard(key)
+        self._alone = None
+        self._requests -= 1
+        self._messages -= 1
+        self._bytes -= size
+        self._messages_up_to = 0
+        if self._messages or self._waiting:  # others came meanwhile
+            self._go_on([key])
+            self._let_in()
+            self._send_unless_busy()
 
     def _is_one_request(self, batch: Batch) -> bool:
         flow = self._flow
@@ -258,6 +274,29 @@ class Publisher:
         return len(batch[0]) <= min(MAX_REQUEST_MESSAGES, most) and sum(batch[3]) <= min(MAX_REQUEST_BYTES, most_bytes)
 
     # -- what is collected -------------------------------------------------------------------------
+
+    def _mend(self, answer: Pending[str] | None = None) -> None:
+        """A call was interrupted, perhaps in the middle of a row: that one is not collected, and the others go now.
+
+        A message is counted right before the first of its row is added, which is its size, and the answer is the last.
+        """
+        with self._lock:
+            if self._alone is not None and self._alone[0] is answer:
+                self._end_alone(*self._alone[1:])
+            whole = len(self._collected.answers)
+            for size in self._collected.sizes[whole:]:
+                self._leave(1, size)
+            self._collected = self._collected.part(slice(whole))
+            if not self._requests:
+                self._go_on([*self._behind])
+            self._let_in()
+            self._send_collected()
+        if answer is not None and id(answer) in self._unanswered:
+            if not answer.done():
+                answer.set_exception(_interrupted())
+            del self._unanswered[id(answer)]
+        self._todo.append(self._hand_over)
+        self._do()
 
     def _has_room(self, size: int) -> bool:
         flow = self._flow
@@ -281,12 +320,18 @@ class Publisher:
         self._send_collected()
 
     def _collect(self, entry: Entry, answer: Pending[str]) -> None:
-        key, _, _, size = entry
+        key, data, attributes, size = entry
         batching = self._batching
         if self._tally.exceeds(key, batching.max_bytes - size):
             self._send(self._take_out({key}))
-        self._collected.add(entry, answer)
-        self._count(1, size)
+        self._messages += 1  # right before it is added: see `_mend`
+        self._bytes += size
+        keys, datas, all_attributes, sizes, answers = self._collected
+        sizes.append(size)
+        keys.append(key)
+        datas.append(data)
+        all_attributes.append(attributes)
+        answers.append(answer)
         if self._tally.count_of(key) >= batching.max_messages or self._tally.exceeds(key, batching.max_bytes - 1):
             self._send(self._take_out({key}))
         elif len(self._collected.keys) >= MAX_REQUEST_MESSAGES:
@@ -333,10 +378,6 @@ class Publisher:
         self._collected, self._tally = collected, Tally(collected.keys, collected.sizes)
         self._messages_up_to = 0
         self._free_for = None
-
-    def _count(self, messages: int, size: int) -> None:
-        self._messages += messages
-        self._bytes += size
 
     def _leave(self, messages: int, size: int) -> None:
         """So many are neither collected nor under way any more; what may come without a look is found out anew."""
@@ -398,23 +439,34 @@ class Publisher:
         for key, batch in collected.by_key().items():
             self._behind.setdefault(key, deque()).append(batch)
 
-    def _note(self, request: Request) -> None:
+    def _note(self, request: Request, new: int = 0) -> None:
+        """Have it sent when the lock is free; so many of its messages are not counted yet."""
+        place, ask = id(request.answers), partial(self._ask, request)
+        # These in one go: an interrupt comes where something is called.
+        self._messages += new
+        self._bytes += request.size if new else 0
         self._requests += 1
-        self._unasked.add(request)
-        self._unanswered[id(request.answers)] = request.answers
+        self._unanswered[place] = request.answers
         if self._transport.in_order:
             self._outgoing.append(request)
             self._todo.append(self._hand_over)
         else:
-            self._todo.append(lambda: self._await(request, self._transport.publish(self._topic, request.batch)))
+            self._todo.append(ask)
+        self._unasked.add(request)
+
+    def _ask(self, request: Request) -> None:
+        try:
+            self._await(request, self._transport.publish(self._topic, request.batch))
+        except BaseException:  # as Ctrl-C, perhaps in the middle of a request of somebody else
+            self._answered(request, Pending.failed(_interrupted()))
+            raise
 
     def _hand_over(self) -> None:
         """Give requests to the transport in their order: one thread at a time, which also does what others note."""
         while self._outgoing and self._handing_over.acquire(blocking=False):
             try:
                 while self._outgoing:
-                    request = self._outgoing.popleft()
-                    self._await(request, self._transport.publish(self._topic, request.batch))
+                    self._ask(self._outgoing.popleft())
             finally:
                 self._handing_over.release()
 
@@ -425,7 +477,12 @@ class Publisher:
                 todo = self._todo.popleft()
             except IndexError:  # another thread was faster
                 return
-            todo()
+            try:
+                todo()
+            except BaseException:  # as Ctrl-C: the others are not to blame
+                self._todo.append(self._hand_over)
+                self._do()
+                raise
 
     def _await(self, request: Request, answer: Pending[list[str]]) -> None:
         def later(answered: Pending[list[str]]) -> None:
@@ -439,9 +496,14 @@ class Publisher:
 
     def _answered(self, request: Request, answered: Pending[list[str]]) -> None:
         error = answered.exception()
+        count = len(request.batch[0])
         with self._lock:
-            self._requests -= 1
-            self._leave(len(request.batch[0]), request.size)
+            if request.counts:  # in one go, and once: an interrupt comes where something is called
+                request.counts = False
+                self._requests -= 1
+                self._messages -= count
+                self._bytes -= request.size
+                self._messages_up_to = 0
             if request in self._unasked:
                 self._unasked.remove(request)
             else:
@@ -490,13 +552,23 @@ class Publisher:
         self._todo.append(partial(self._fail, answers, error))
 
     def _succeed(self, answers: Sequence[Pending[Any]], results: Sequence[Any]) -> None:
-        Pending.set_results(answers, results)
-        del self._unanswered[id(answers)]
+        try:
+            Pending.set_results(answers, results)
+        except BaseException:  # as Ctrl-C: the others wait, too
+            Pending.set_results(answers, results)
+            raise
+        finally:
+            self._unanswered.pop(id(answers), None)
 
     def _fail(self, answers: Sequence[Pending[Any]], error: BaseException) -> None:
         for answer in answers:
-            answer.set_exception(error)
-        del self._unanswered[id(answers)]
+            if not answer.done():  # before it was interrupted
+                answer.set_exception(error)
+        self._unanswered.pop(id(answers), None)
+
+
+def _interrupted() -> Aborted:
+    return Aborted("the publish was interrupted: nobody knows whether it was stored")
 
 
 def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:

@@ -112,13 +112,14 @@ class Tally:
 class Request:
     """What is sent in one go, and who waits for its ids: each for one of them, or one for all."""
 
-    __slots__ = ("answers", "batch", "for_all", "size")
+    __slots__ = ("answers", "batch", "counts", "for_all", "size")
 
     def __init__(self, batch: Batch, answers: Sequence[Pending[Any]], *, for_all: bool = False) -> None:
         self.batch = batch
         self.answers = answers
         self.for_all = for_all
         self.size = sum(batch[3])
+        self.counts = True  # against flow control, until it is answered
 
     def keys(self) -> set[str]:
         return {*filter(None, self.batch[0])}

@@ -203,6 +203,50 @@ def test_a_request_that_is_being_made_fails_with_the_one_before_it() -> None:
     assert other_key.result() == ["id-b1"]
 
 
+def press_ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_request_whose_making_is_interrupted_goes_all_the_same_and_before_what_comes_later() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    with pytest.raises(KeyboardInterrupt):
+        publish_meanwhile(outlet, "a1", press_ctrl_c)
+    last = publish(outlet, "a2")
+    texts: list[str] = []
+    while len(texts) < 2:
+        [sent] = server.take(1)
+        texts += sent.texts
+        sent.store()
+    assert texts == ["a1", "a2"]
+    assert last.result(PATIENCE_SECONDS) == ["id-a2"]
+
+
+def test_a_request_whose_sending_is_interrupted_goes_again_under_its_number() -> None:
+    class Interrupted(Server):
+        pressed = False
+
+        def begin(self, *call: Any) -> tuple[Pending[bytes], Any]:
+            begun = super().begin(*call)
+            if not self.pressed:
+                self.pressed = True
+                press_ctrl_c()
+            return begun
+
+    server = Interrupted()
+    outlet = outlet_of(server)
+    with pytest.raises(KeyboardInterrupt):
+        publish(outlet, "a1")
+    first, again = server.take(2)
+    assert (again.texts, again.attempt) == (["a1"], first.attempt)
+    again.store()
+    after = publish(outlet, "a2")
+    [sent] = server.take(1)
+    assert sent.attempt.number == 1
+    sent.store()
+    assert after.result(PATIENCE_SECONDS) == ["id-a2"]
+
+
 def test_a_request_that_is_being_made_while_others_go_again_goes_behind_them_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

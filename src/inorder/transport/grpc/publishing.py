@@ -132,7 +132,11 @@ class Outlet:
             if self._fenced is not None:
                 return Pending.failed(self._fenced)
             self._waiting.append(handed)
-        self._send()
+        try:
+            self._send()
+        except BaseException:  # as Ctrl-C: others publish here, too
+            later(0, self._send)
+            raise
         return handed.answer
 
     def stop_waiting(self) -> None:
@@ -198,7 +202,11 @@ class Outlet:
             if request is None:
                 self._open()
                 return
-            raw = publish_request(self._resource, [part.batch for part in request.parts])
+            try:
+                raw = publish_request(self._resource, [part.batch for part in request.parts])
+            except BaseException:
+                self._make_later(request)
+                raise
             with self._lock:
                 self._sending = False
                 request.raw = raw
@@ -207,6 +215,14 @@ class Outlet:
                 # It is not there if it had to fail with what was before it.
                 begun = self._begin(request, raw) if request in self._under_way else lambda: None
             begun()
+
+    def _make_later(self, request: Request) -> None:
+        """Whoever made it was interrupted: it is the next one again."""
+        with self._lock:
+            self._sending = False
+            if request in self._under_way:
+                self._under_way.remove(request)
+                self._waiting.extendleft(reversed(request.parts))
 
     def _collected(self) -> Request:
         """What goes next. It is under way while it is being made: when others fail, it must be found there."""
@@ -233,7 +249,12 @@ class Outlet:
             request.number, self._next = self._next, self._next + 1
         request.travels, request.sent = True, time.monotonic()
         self._watch(self._calls.timeout_seconds)
-        answer, request.cancel = self._calls.begin(PUBLISH, raw, None, self._metadata(request))
+        try:
+            answer, request.cancel = self._calls.begin(PUBLISH, raw, None, self._metadata(request))
+        except BaseException:  # as Ctrl-C: perhaps it was sent, so it goes once more under its number
+            lost = Pending[bytes].failed(Unavailable("the request was interrupted"))
+            later(0, partial(self._answered, request, lost))
+            raise
         return partial(answer.add_done_callback, partial(self._answered, request))
 
     def _metadata(self, request: Request) -> Metadata:
