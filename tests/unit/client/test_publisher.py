@@ -440,6 +440,21 @@ def test_a_failed_request_pauses_its_keys_and_no_other() -> None:
     assert other.result(0) == "y"
 
 
+def test_a_key_that_was_resumed_is_not_paused_again_by_what_failed_with_the_first() -> None:
+    transport = SlowTransport()
+    transport.in_order = True  # type: ignore[misc]
+    publisher = Publisher(transport, "orders")  # type: ignore[arg-type]
+    first, behind = (publisher.publish_many([Message(data, ordering_key="k")]) for data in (b"1", b"2"))
+    first.add_done_callback(lambda _: publisher.resume("k"))
+    transport.answer(Unavailable("gone"))
+    transport.answer(KeyPaused("k"))
+    assert isinstance(behind.exception(0), KeyPaused)
+    assert publisher.paused_keys() == []
+    again = publisher.publish_many([Message(b"1", ordering_key="k")])
+    transport.answer()
+    assert again.result(0) == ["1"]
+
+
 def test_a_resumed_key_goes_on() -> None:
     publisher, transport = make()
     publisher.publish(b"1", None, "k")

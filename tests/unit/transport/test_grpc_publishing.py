@@ -188,6 +188,23 @@ def test_behind_a_batch_that_is_refused_its_keys_fail_and_others_go_on_under_ano
     assert other_key.result() == ["id-b1"]
 
 
+def test_who_is_told_of_a_failure_publishes_nothing_behind_another_one_that_is_still_to_be_told() -> None:
+    server = Server()
+    outlet = outlet_of(server)
+    meanwhile: list[Pending[list[str]]] = []
+    first, behind = publish(outlet, "a1"), publish(outlet, "a2", "b1")
+    first.add_done_callback(lambda _: meanwhile.extend(publish(outlet, text) for text in ("b2", "c1")))
+    behind.add_done_callback(lambda _: meanwhile.append(publish(outlet, "a3")))
+    refused, out_of_sequence = server.take(2)
+    out_of_sequence.fail(OutOfSequence("a1 is missing"))
+    refused.fail(TopicNotFound("orders"))
+    assert [type(one.exception(0)) for one in (first, behind, meanwhile[0])] == [TopicNotFound] * 3
+    [sent] = server.take(1)
+    assert sent.texts == ["c1", "a3"]
+    sent.store()
+    assert [one.result(PATIENCE_SECONDS) for one in meanwhile[1:]] == [["id-c1"], ["id-a3"]]
+
+
 def test_a_request_that_is_being_made_fails_with_the_one_before_it() -> None:
     server = Server()
     outlet = outlet_of(server)

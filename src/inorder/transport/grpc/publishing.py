@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -124,6 +124,8 @@ class Outlet:
         self._opening = False
         self._held: int | None = None  # the last epoch that was ours
         self._fenced: ProducerFenced | None = None
+        self._untold: Counter[str] = Counter()  # keys of batches that have failed, until each was told
+        self._why: BaseException | None = None  # they have
         self._begin_anew()
 
     def publish(self, batch: Batch) -> Pending[list[str]]:
@@ -131,6 +133,8 @@ class Outlet:
         with self._lock:
             if self._fenced is not None:
                 return Pending.failed(self._fenced)
+            if self._untold and self._why is not None and handed.any_of(self._untold):
+                return Pending.failed(self._why)
             self._waiting.append(handed)
         try:
             self._send()
@@ -172,7 +176,7 @@ class Outlet:
         error = done.exception()
         with self._lock:
             self._opening = False
-            failed = [] if error is None else self._all_parts()
+            failed = [] if error is None else self._to_tell([(part, error) for part in self._all_parts()], error)
             if error is None:
                 self._held = self._epoch = v1.OpenProducerResponse.FromString(done.result()).epoch
             elif isinstance(error, ProducerFenced):
@@ -180,8 +184,7 @@ class Outlet:
         if error is None:
             self._go_on()
         else:
-            for part in failed:
-                part.answer.set_exception(error)
+            self._tell(failed)
 
     def _all_parts(self) -> list[Handed]:
         """All that is not answered; none of it will be sent."""
@@ -342,13 +345,27 @@ class Outlet:
                     pause = 0.0 if self._hurried and not isinstance(error, Busy) else pause_after(error, self._pauses)
                     self._hurried = False
                 else:
-                    failed = self._give_up(error)
-        for part, why in failed:
-            part.answer.set_exception(why)
+                    failed = self._to_tell(self._give_up(error), error)
+        self._tell(failed)
         if pause:
             later(pause, self._go_on)
         else:
             self._go_on()
+
+    def _to_tell(self, failed: list[Failed], why: BaseException | None) -> list[Failed]:
+        self._untold = Counter(key for part, _ in failed for key in part.batch[0] if key)
+        self._why = why
+        return failed
+
+    def _tell(self, failed: list[Failed]) -> None:
+        """Who is told may publish at once: on a key of which another batch is still to be told, that fails as well."""
+        for part, why in failed:
+            with self._lock:
+                for key in filter(None, part.batch[0]):
+                    self._untold[key] -= 1
+                    if not self._untold[key]:
+                        del self._untold[key]
+            part.answer.set_exception(why)
 
     def _worth_repeating(self, request: Request) -> bool:
         if self._once and isinstance(request.error, Unauthenticated) and not request.revoked:
