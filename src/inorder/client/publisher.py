@@ -510,9 +510,7 @@ class Publisher:
                 self._under_way -= request.keys()
             if error is not None:
                 self._todo.append(partial(self._fail, request.answers, error))
-                if not isinstance(
-                    error, KeyPaused
-                ):  # else the one before it did, and somebody may have resumed it since
+                if not isinstance(error, KeyPaused):  # or the one before it did, and somebody may have resumed it since
                     self._pause(request.keys(), error)
             elif self._behind:
                 self._go_on(request.keys())
