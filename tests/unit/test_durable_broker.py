@@ -2,13 +2,11 @@
 
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,6 +21,8 @@ from inorder.message import Gap, Message, batch_of
 from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
 from inorder.testing.faults import Faults, FaultyDisk
+
+from .interrupts import is_interrupted
 
 PATIENCE_SECONDS = 30
 
@@ -261,27 +261,6 @@ def test_a_broker_whose_write_was_interrupted_stops_and_answers_everybody(
     brokers.queue = brokers.open()
     brokers.queue.publish("orders", [Message(b"z", ordering_key="a")])
     assert brokers.came() == [0]
-
-
-def is_interrupted(call: Callable[[], object], step: int) -> bool:
-    """Press Ctrl-C when the call makes so many steps: Python looks for it where functions begin, and behind others."""
-    steps = 0
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal steps
-        if event in ("call", "c_return") and frame.f_globals["__name__"].startswith("inorder."):
-            steps += 1
-            if steps == step:
-                raise KeyboardInterrupt
-
-    sys.setprofile(count)
-    try:
-        call()
-    except (KeyboardInterrupt, InorderError):
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
 
 
 CALLS: dict[str, Callable[[MessageQueue, Message], object]] = {

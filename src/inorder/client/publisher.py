@@ -324,7 +324,7 @@ class Publisher:
         batching = self._batching
         if self._tally.exceeds(key, batching.max_bytes - size):
             self._send(self._take_out({key}))
-        self._messages += 1  # right before it is added: see `_mend`
+        self._messages += 1  # right before it is added, and without a call in between: see `_mend`
         self._bytes += size
         keys, datas, all_attributes, sizes, answers = self._collected
         sizes.append(size)

@@ -1,37 +1,16 @@
 """Ctrl-C in the middle of a publish: whatever became of that message, nobody waits for it, and others go on."""
 
-import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
-from types import FrameType
 
 import pytest
 
 from inorder import Batching, FlowControl, Message, PubSub, Topic
 from inorder.broker import MessageQueue
 
+from ..interrupts import is_interrupted
+
 PUBLISHING = ("inorder.client.publisher", "inorder.transport.embedded")
-
-
-def is_interrupted(call: Callable[[], object], step: int, modules: Collection[str] = PUBLISHING) -> bool:
-    """Press Ctrl-C at so many steps in these: Python looks for it where functions begin, and behind others."""
-    steps = 0
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal steps
-        if event in ("call", "c_return") and frame.f_globals["__name__"] in modules:
-            steps += 1
-            if steps == step:
-                raise KeyboardInterrupt
-
-    sys.setprofile(count)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
 
 
 def publish_together(topic: Topic) -> None:
@@ -54,7 +33,7 @@ def test_a_publish_that_is_interrupted_at_any_step_holds_up_neither_others_nor_t
         topic = pubsub.topic("orders").create().result()
         subscription = topic.subscription("worker").create(enable_message_ordering=True).result()
         prepare(topic)
-        went_through = not is_interrupted(partial(topic.publish_message, b"x", None, "b"), step)
+        went_through = not is_interrupted(partial(topic.publish_message, b"x", None, "b"), step, *PUBLISHING)
         topic.set_publish_options(flow_control=FlowControl(max_messages=1, max_bytes=10), batching=Batching())
         after = [topic.publish_message(b"y", ordering_key=key) for key in ("a", "b", "a")]
         flushed = topic.flush()
@@ -79,7 +58,7 @@ def test_many_that_are_interrupted_in_the_broker_fail_and_others_go_on() -> None
         topic = pubsub.topic("orders").create().result()
         messages = [Message(b"0", ordering_key="a"), Message(b"1", ordering_key="b")]
         broker = ("inorder.broker", "inorder.turns")
-        went_through = not is_interrupted(partial(topic.publish_many, messages), step, broker)
+        went_through = not is_interrupted(partial(topic.publish_many, messages), step, *broker)
         assert topic.flush().done(), f"step {step}"
         assert topic.paused_keys() == ([] if went_through else ["a", "b"]), f"step {step}"
         topic.publish_message(b"2", ordering_key="c").result(0)

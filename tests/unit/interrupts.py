@@ -1,0 +1,31 @@
+"""Ctrl-C at any step of a call."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from inorder.errors import InorderError
+
+
+def is_interrupted(call: Callable[[], object], step: int, *modules: str) -> bool:
+    """Press Ctrl-C when the call makes so many steps in modules whose names begin so, all of ours unless told.
+
+    Python looks for it where functions begin, and behind others.
+    """
+    steps, within = 0, modules or ("inorder.",)
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal steps
+        if event in ("call", "c_return") and frame.f_globals["__name__"].startswith(within):
+            steps += 1
+            if steps == step:
+                raise KeyboardInterrupt
+
+    sys.setprofile(count)
+    try:
+        call()
+    except (KeyboardInterrupt, InorderError):
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
