@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Collected, Request, Tally, Waiting
+from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Collected, Request, Row, Tally, Waiting
 from inorder.clock import Timer
 from inorder.errors import Aborted, Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.forks import stays_here
@@ -50,9 +50,10 @@ class Publisher:
         # Those of all keys together: of most there is one, and a batch of its own for each would cost more than that.
         self._collected = Collected.nothing()
         self._tally = Tally(self._collected.keys, self._collected.sizes)
-        # While there are no more than these, one more is collected without a look at anything else: no limit can be
-        # reached, and there is a timer, a request or the end of a turn that sends it.
-        self._messages_up_to = self._bytes_up_to = 0
+        # What came without the lock. While there are no more than are free, and none is larger, no limit is reached,
+        # and there is a timer, a request or the end of a turn that sends them: so there is nothing to look at.
+        self._arrived: list[Row] = []
+        self._free_messages = self._free_size = 0
         self._free_for: AbstractEventLoop | None = None  # only what it publishes waits for the end of its turn
         self._timer: Timer | None = None
         self._requests = 0  # that are not answered
@@ -79,6 +80,7 @@ class Publisher:
     def set_options(self, changes: Mapping[str, Any]) -> None:
         """Change options for what is published from now on."""
         with self._lock:
+            self._take_in()
             self._set_options(merge(self._options, changes))
             self._send_collected()  # it was collected by other rules, and could be due after what comes now
             self._let_in()
@@ -98,24 +100,23 @@ class Publisher:
             entry = make_entry(data, attributes, ordering_key)
             if mark is not None:
                 entry = mark(entry)
-            with self._lock:
-                messages, total = self._messages + 1, self._bytes + entry[3]
-                if (
-                    messages <= self._messages_up_to
-                    and total <= self._bytes_up_to
-                    and (self._free_for is None or self._free_for is running_loop())
-                ):
-                    self._messages, self._bytes = messages, total
-                    # As `Collected.add` does, written out: nearly every message comes this way.
-                    keys, datas, all_attributes, sizes, answers = self._collected
-                    sizes.append(entry[3])
-                    keys.append(entry[0])
-                    datas.append(entry[1])
-                    all_attributes.append(entry[2])
-                    answers.append(answer)
+            key, data, attributes, size = entry
+            row, arrived = (key, data, attributes, size, answer), self._arrived
+            free = (
+                len(arrived) < self._free_messages
+                and size <= self._free_size
+                and (self._free_for is None or self._free_for is running_loop())
+            )
+            if free:
+                arrived.append(row)
+                if len(arrived) <= self._free_messages:
                     return answer
+            with self._lock:
+                if free and not self._take_back(row):
+                    return answer
+                self._take_in()
                 if self._closed or self._paused or self._options.message_ordering is False:
-                    self._check_allowed((entry[0],))
+                    self._check_allowed((key,))
                 alone = (
                     not self._messages
                     and not self._batching.max_milliseconds
@@ -123,10 +124,11 @@ class Publisher:
                 )
                 if alone:
                     self._begin(entry, answer)
-                elif self._waiting or not self._has_room(entry[3]):
+                elif self._waiting or not self._has_room(size):
                     admitted = self._wait_for_room(entry, answer)
                 else:
                     self._collect(entry, answer)
+                    self._free_some()
             if alone:
                 self._publish_alone(entry, answer)
         except InorderError as error:
@@ -150,6 +152,7 @@ class Publisher:
             if mark is not None and batch[0]:
                 batch = to_columns([mark(entry) for entry in zip(*batch, strict=True)])
             with self._lock:
+                self._take_in()
                 self._check_allowed(batch[0])
                 if self._is_one_request(batch):
                     ids: Pending[list[str]] = Pending()
@@ -177,6 +180,7 @@ class Publisher:
         """Send everything collected so far; done when all of it is answered."""
         flushed: Pending[None] = Pending()
         with self._lock:
+            self._take_in()
             self._send_collected()
             unanswered = [*chain.from_iterable(list(self._unanswered.values()))]
             for collected in chain.from_iterable(self._behind.values()):
@@ -210,6 +214,7 @@ class Publisher:
         self._lock = threading.Lock()  # a thread that is not here may hold the other one, in the middle of a change
         self._closed = f"the publisher of topic {self._topic!r} did not survive a fork: make another PubSub here"
         # What is on its way is the parent's.
+        self._arrived, self._free_messages = [], 0
         self._collect_anew(Collected.nothing())
         self._messages = self._bytes = self._requests = 0
         self._waiting.clear()
@@ -255,12 +260,12 @@ class Publisher:
         del self._unanswered[id(answer)]
 
     def _end_alone(self, key: str, size: int) -> None:
+        self._take_in()
         self._under_way.discard(key)
         self._alone = None
         self._requests -= 1
         self._messages -= 1
         self._bytes -= size
-        self._messages_up_to = 0
         if self._messages or self._waiting:  # others came meanwhile
             self._go_on([key])
             self._let_in()
@@ -275,18 +280,46 @@ class Publisher:
 
     # -- what is collected -------------------------------------------------------------------------
 
-    def _mend(self, answer: Pending[str] | None = None) -> None:
-        """A call was interrupted, perhaps in the middle of a row: that one is not collected, and the others go now.
+    def _take_in(self) -> None:
+        """Collect what has arrived. From now on each comes by the lock, until `_free_some` finds that some need not."""
+        free, self._free_messages = self._free_messages, 0  # first: who comes now sees it, or is seen here
+        if not self._arrived:
+            return
+        rows = self._arrived[:free]  # others came when it was too late, and take themselves back
+        try:
+            more_keys, more_data, more_attributes, more_sizes, more_answers = Collected.of(rows)
+            count, size = len(rows), sum(more_sizes)
+        except BaseException:  # as Ctrl-C: somebody else takes them in
+            self._free_messages = free
+            raise
+        # These in one go: an interrupt comes where something is called.
+        keys, data, attributes, sizes, answers = self._collected
+        keys += more_keys
+        data += more_data
+        attributes += more_attributes
+        sizes += more_sizes
+        answers += more_answers
+        self._messages += count
+        self._bytes += size
+        del self._arrived[:count]
 
-        A message is counted right before the first of its row is added, which is its size, and the answer is the last.
-        """
+    def _take_back(self, row: Row) -> bool:
+        """Whether a message that arrived too late has been left to who published it."""
+        try:
+            self._arrived.remove(row)
+        except ValueError:
+            return False
+        return True
+
+    def _mend(self, answer: Pending[str] | None = None) -> None:
+        """A call was interrupted, perhaps before it had seen to it that what is collected goes: so it goes now."""
         with self._lock:
+            self._take_in()
+            for row in self._arrived[:]:
+                if row[-1] is answer:  # it was interrupted before it could take itself back
+                    self._take_back(row)
             if self._alone is not None and self._alone[0] is answer:
                 self._end_alone(*self._alone[1:])
-            whole = len(self._collected.answers)
-            for size in self._collected.sizes[whole:]:
-                self._leave(1, size)
-            self._collected = self._collected.part(slice(whole))
             if not self._requests:
                 self._go_on([*self._behind])
             self._let_in()
@@ -324,46 +357,51 @@ class Publisher:
         batching = self._batching
         if self._tally.exceeds(key, batching.max_bytes - size):
             self._send(self._take_out({key}))
-        self._messages += 1  # right before it is added, and without a call in between: see `_mend`
-        self._bytes += size
+        # These in one go: an interrupt comes where something is called.
         keys, datas, all_attributes, sizes, answers = self._collected
-        sizes.append(size)
-        keys.append(key)
-        datas.append(data)
-        all_attributes.append(attributes)
-        answers.append(answer)
+        keys += (key,)
+        datas += (data,)
+        all_attributes += (attributes,)
+        sizes += (size,)
+        answers += (answer,)
+        self._messages += 1
+        self._bytes += size
         if self._tally.count_of(key) >= batching.max_messages or self._tally.exceeds(key, batching.max_bytes - 1):
             self._send(self._take_out({key}))
         elif len(self._collected.keys) >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
-        elif batching.max_milliseconds or self._requests:
-            if self._timer is None and batching.max_milliseconds:
+        elif batching.max_milliseconds:
+            if self._timer is None:
                 self._set_timer()
-            self._free_some()
-        else:
+        elif not self._requests:
             self._send_soon()
 
-    def _free_some(self, loop: AbstractEventLoop | None = None) -> None:
-        """What is collected, by this loop, is sent in time; more can come before one of the limits can be reached."""
-        if self._closed or self._paused or self._options.message_ordering is False:
+    def _free_some(self) -> None:
+        """What is collected is sent in time: find out how many more may come before a limit can be reached.
+
+        The last thing that is done while the lock is held, as from now on others come.
+        """
+        if not self._collected.keys or self._closed or self._paused or self._options.message_ordering is False:
             return  # each is looked at
         batching, flow = self._batching, self._flow
         most, most_bytes = self._tally.most(batching.max_bytes)
         left = min(batching.max_messages - most, MAX_REQUEST_MESSAGES - len(self._collected.keys)) - 1
-        left_bytes = batching.max_bytes - most_bytes - 1
-        self._free_for = loop
-        self._messages_up_to = min(self._messages + left, flow.max_messages)
-        self._bytes_up_to = min(self._bytes + left_bytes, flow.max_bytes)
+        left = min(left, flow.max_messages - self._messages)
+        left_bytes = min(batching.max_bytes - most_bytes - 1, flow.max_bytes - self._bytes)
+        like_the_last = 2 * self._collected.sizes[-1] + 1
+        if (free := min(left, left_bytes // like_the_last)) > 0:
+            self._free_for = None if batching.max_milliseconds or self._requests else running_loop()
+            self._free_size = left_bytes // free
+            self._free_messages = free
 
     def _send_soon(self) -> None:
         """Send what is collected: now, or if it is to be waited for on a loop, with what its other tasks publish."""
         if self._at_once or not at_the_end_of_the_turn(self._send_gathered):
             self._send_collected()
-        else:
-            self._free_some(running_loop())
 
     def _send_gathered(self) -> None:
         with self._lock:
+            self._take_in()
             self._send_unless_busy()
         self._do()
 
@@ -376,14 +414,11 @@ class Publisher:
 
     def _collect_anew(self, collected: Collected) -> None:
         self._collected, self._tally = collected, Tally(collected.keys, collected.sizes)
-        self._messages_up_to = 0
-        self._free_for = None
 
     def _leave(self, messages: int, size: int) -> None:
-        """So many are neither collected nor under way any more; what may come without a look is found out anew."""
+        """So many are neither collected nor under way any more."""
         self._messages -= messages
         self._bytes -= size
-        self._messages_up_to = 0
 
     def _set_timer(self) -> None:
         """When its time comes, all that is collected goes, so that no message waits longer than it may."""
@@ -392,6 +427,7 @@ class Publisher:
 
     def _on_timer(self) -> None:
         with self._lock:
+            self._take_in()
             self._timer = None
             self._send_collected()
         self._do()
@@ -498,12 +534,12 @@ class Publisher:
         error = answered.exception()
         count = len(request.batch[0])
         with self._lock:
+            self._take_in()
             if request.counts:  # in one go, and once: an interrupt comes where something is called
                 request.counts = False
                 self._requests -= 1
                 self._messages -= count
                 self._bytes -= request.size
-                self._messages_up_to = 0
             if request in self._unasked:
                 self._unasked.remove(request)
             else:

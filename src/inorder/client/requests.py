@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from inorder.message import Batch, Entry
 from inorder.pending import Pending
@@ -12,6 +13,11 @@ from inorder.pending import Pending
 # Pub/Sub's limits for one publish request; the second leaves room for what is around the messages.
 MAX_REQUEST_MESSAGES = 1_000
 MAX_REQUEST_BYTES = 9_000_000
+
+
+# A message that waits to be sent, and who waits for its id: key, data, attributes, size, answer.
+Row: TypeAlias = tuple[str, bytes, Mapping[str, str] | None, int, Pending[str]]
+_columns = [itemgetter(column) for column in range(5)]
 
 
 class Collected(NamedTuple):
@@ -26,6 +32,10 @@ class Collected(NamedTuple):
     @classmethod
     def nothing(cls) -> Collected:
         return cls([], [], [], [], [])
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Collected:
+        return cls(*[[*map(column, rows)] for column in _columns])
 
     def add(self, entry: Entry, answer: Pending[str]) -> None:
         keys, data, attributes, sizes, answers = self

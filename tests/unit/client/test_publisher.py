@@ -1,6 +1,7 @@
 """What a publisher asks of its transport, and when. The transport answers when the test says so."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from inorder.client import publisher as publisher_module
 from inorder.client import requests as requests_module
 from inorder.client.publisher import Publisher
 from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES
-from inorder.errors import KeyPaused, ResourceExhausted, Unavailable
+from inorder.errors import Closed, KeyPaused, ResourceExhausted, Unavailable
 from inorder.message import Batch, Message
 from inorder.options import Batching, FlowControl
 from inorder.pending import Pending
@@ -606,15 +607,190 @@ def test_a_message_that_is_answered_makes_no_batch_longer_than_it_may_be() -> No
     assert transport.sent() == [[b"0", b"1", b"2", b"3"]] * 2
 
 
+# -- what comes without the lock ---------------------------------------------------------------------------
+
+
+class Arrivals(list[Any]):
+    """Has something happen right before the next message is in it, or right after."""
+
+    before: Callable[[], object] | None = None
+    after: Callable[[], object] | None = None
+
+    def append(self, row: Any) -> None:
+        before, after = self.before, self.after
+        self.before = self.after = None
+        if before is not None:
+            before()
+        super().append(row)
+        if after is not None:
+            after()
+
+
+def collecting() -> tuple[Publisher, SlowTransport, Arrivals]:
+    """A publisher that has collected a message, and takes two more without a look."""
+    publisher, transport = make(batching=Batching(max_messages=4, max_milliseconds=10))
+    publisher._arrived = arrivals = Arrivals()
+    publisher.publish(b"0", None, "k")
+    assert publisher._free_messages == 2
+    return publisher, transport, arrivals
+
+
+def test_what_comes_when_all_was_just_sent_is_sent_when_it_is_due() -> None:
+    publisher, transport, arrivals = collecting()
+    arrivals.before = publisher.flush
+    answer = publisher.publish(b"1", None, "k")
+    assert transport.sent() == [[b"0"]]
+    transport.answer()
+    transport.clock.advance(0.01)
+    assert transport.sent() == [[b"0"], [b"1"]]
+    transport.answer()
+    assert answer.result(0) == "1"
+
+
+def test_what_comes_when_others_may_come_anew_is_sent_with_them() -> None:
+    publisher, transport, arrivals = collecting()
+    arrivals.before = lambda: (publisher.flush(), publisher.publish(b"1", None, "j"))
+    publisher.publish(b"2", None, "i")
+    publisher.publish(b"3", None, "i")
+    transport.clock.advance(0.01)
+    assert transport.sent() == [[b"0"], [b"1", b"2", b"3"]]
+
+
+def test_what_came_too_late_and_was_taken_in_with_others_is_sent_once() -> None:
+    publisher, transport, arrivals = collecting()
+    too_late = "h", b"of a thread that has yet to take it back", None, 1, Pending[str]()
+    arrivals.before = publisher.flush
+    arrivals.after = lambda: (publisher.publish(b"2", None, "i"), publisher.flush(), list.append(arrivals, too_late))
+    answer = publisher.publish(b"1", None, "j")
+    publisher.flush()
+    assert transport.sent() == [[b"0"], [b"2", b"1"]]
+    transport.answer_all()
+    assert answer.result(0) == "1"
+
+
+def test_what_comes_when_its_key_was_just_paused_is_refused() -> None:
+    publisher, transport, arrivals = collecting()
+    arrivals.before = lambda: (publisher.flush(), transport.answer(Unavailable("gone")))
+    assert isinstance(publisher.publish(b"1", None, "k").exception(0), KeyPaused)
+    publisher.flush()
+    assert transport.sent() == [[b"0"]]
+
+
+def test_what_comes_when_the_publisher_was_just_closed_is_refused() -> None:
+    publisher, transport, arrivals = collecting()
+    arrivals.before = publisher.close
+    assert isinstance(publisher.publish(b"1", None, "k").exception(0), Closed)
+    assert transport.sent() == [[b"0"]]
+
+
+def test_more_that_come_at_the_same_moment_than_may_are_looked_at() -> None:
+    publisher, transport, arrivals = collecting()
+    arrivals.before = lambda: (publisher.publish(b"1", None, "k"), publisher.publish(b"2", None, "k"))
+    publisher.publish(b"3", None, "k")  # the fourth of its key, which makes the batch full
+    assert transport.sent() == [[b"0", b"1", b"2", b"3"]]
+
+
+def test_a_message_that_came_too_late_and_was_interrupted_is_not_sent_behind_others() -> None:
+    publisher, transport, arrivals = collecting()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    arrivals.before, arrivals.after = publisher.flush, interrupt
+    with pytest.raises(KeyboardInterrupt):
+        publisher.publish(b"1", None, "k")
+    publisher.publish(b"2", None, "k")
+    publisher.publish(b"3", None, "k")
+    publisher.flush()
+    transport.answer_all()
+    assert transport.sent() == [[b"0"], [b"2", b"3"]]
+
+
+def test_a_call_that_is_interrupted_before_anything_is_done_sends_what_came_before_it() -> None:
+    publisher, transport, arrivals = collecting()
+    publisher.publish(b"1", None, "k")
+
+    def interrupt(_: object) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        publisher.publish(b"2", None, "k", interrupt)
+    assert not arrivals
+    assert transport.sent() == [[b"0", b"1"]]
+
+
+def test_what_comes_while_a_message_goes_alone_goes_after_it() -> None:
+    publisher, transport = make()
+    slow = transport.publish
+
+    def publish(topic: str, batch: Batch) -> Pending[list[str]]:
+        answer = slow(topic, batch)
+        if batch[1] == (b"0",):
+            for data in (b"1", b"2", b"3"):
+                publisher.publish(data, None, "k")
+            assert publisher._arrived
+        transport.answer_all()
+        return answer
+
+    transport.publish = publish  # type: ignore[method-assign]
+    publisher.publish(b"0", None, "k")
+    assert transport.sent() == [[b"0"], [b"1", b"2", b"3"]]
+
+
+def test_threads_that_publish_without_the_lock_lose_nothing_and_keep_to_the_limits() -> None:
+    batching, flow = Batching(max_messages=20, max_milliseconds=10), FlowControl(max_messages=50)
+    publisher, transport = make(batching=batching, flow_control=flow)
+    counts, over, most = dict.fromkeys("abcd", 0), threading.Event(), 0
+
+    def publish(key: str) -> None:
+        for number in range(2_000):
+            publisher.publish(b"%d" % number, None, key)
+            counts[key] += 1
+
+    def answer_and_send() -> None:
+        nonlocal most
+        while not over.is_set():
+            if transport.answered < len(transport.requests):
+                waiting = transport.requests[transport.answered :]
+                most = max(most, sum(len(batch[0]) for batch, _ in waiting))
+                transport.answer()
+            else:
+                transport.clock.advance(0.01)
+
+    answering = threading.Thread(target=answer_and_send, daemon=True)
+    threads = [threading.Thread(target=publish, args=(key,), daemon=True) for key in counts]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        answering.start()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+        publisher.flush().result(PATIENCE_SECONDS)
+    finally:
+        over.set()
+        answering.join(PATIENCE_SECONDS)
+        sys.setswitchinterval(interval)
+    sent: dict[str, list[int]] = {key: [] for key in counts}
+    for batch, _ in transport.requests:
+        assert max(batch[0].count(key) for key in batch[0]) <= batching.max_messages
+        for key, data in zip(batch[0], batch[1], strict=True):
+            sent[key].append(int(data))
+    assert sent == {key: [*range(2_000)] for key in counts}
+    assert most <= flow.max_messages
+    assert (publisher._messages, publisher._bytes, publisher._arrived) == (0, 0, [])
+
+
 PUBLISH = st.tuples(st.just("publish"), st.sampled_from(["", "a", "b"]), st.sampled_from([0, 7, 20]))
-OTHERS = st.sampled_from([("answer",), ("answer",), ("fail",), ("flush",), ("wait",), ("resume",)])
+OTHERS = st.sampled_from([("answer",), ("answer",), ("fail",), ("flush",), ("wait",), ("resume",), ("many", "a", "b")])
 STEPS = st.lists(st.one_of(PUBLISH, PUBLISH, PUBLISH, OTHERS), min_size=10, max_size=60)
 
 
 class LooksAtEach(Publisher):
     """Looks at every limit for every message."""
 
-    def _free_some(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def _free_some(self) -> None:
         pass
 
 
@@ -639,12 +815,14 @@ def test_what_is_collected_without_a_look_is_sent_as_if_each_had_been_looked_at(
         transport.in_order = in_order
         publisher = kind(transport, "orders")
         publisher.set_options({"batching": batching, "flow_control": flow})
-        answers: list[Pending[str]] = []
+        answers: list[Pending[Any]] = []
         sent: list[int] = []
         for number, (step, *arguments) in enumerate(steps):
             if step == "publish":
                 key, size = arguments
                 answers.append(publisher.publish(b"%d" % number + b"." * size, None, key or None))
+            elif step == "many":
+                answers.append(publisher.publish_many([Message(b"%d" % number, None, key) for key in arguments]))
             elif step in ("answer", "fail") and transport.answered < len(transport.requests):
                 transport.answer(Unavailable("gone") if step == "fail" else None)
             elif step == "wait":
