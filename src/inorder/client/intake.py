@@ -23,7 +23,7 @@ from inorder.options import MAX_ACK_DEADLINE_SECONDS, FlowControl, SubscriptionO
 from inorder.pending import Pending
 from inorder.transport import Terms, Transport
 
-TAKE_AT_ONCE = 100  # more than that at a time gains nothing and makes other consumers wait
+TAKE_AT_ONCE = 100  # or more, if so many are asked for: each time has its price, and other consumers want some, too
 STOPPED, OTHER_OPTIONS, LATE = "stopped", "other options", "late"  # doubts that are about all
 NEVER_US = sys.maxsize
 LONGEST_KEEP_SECONDS = 10  # who asks may be in a transaction, and have others wait for its end
@@ -139,7 +139,7 @@ class Intake:
                 self._out.update(zip([message._lease for message in messages], messages, strict=True))
             if lost:
                 self._return([message._lease for message in lost])
-            if messages or (not taken and not self._refill()):
+            if messages or (not taken and not self._refill(count)):
                 return messages
 
     def _miss_what_is_late(self, taken: Sequence[Message]) -> None:
@@ -230,15 +230,15 @@ class Intake:
         """Whether another message is ready here, or may be if one looks."""
         return self._unlooked or self._line.any_ready()
 
-    def _refill(self) -> bool:
-        """Take what the broker has and flow control allows; whether there is anything now."""
+    def _refill(self, count: int) -> bool:
+        """Take what the broker has and flow control allows, for who wants so many; whether there is anything now."""
         self.flush()  # an ack may be what the broker waits for, or what the next of the key waits for here
         self._unlooked = True  # first: if another one is at it, it sees this when it is done
         found = False
         while not found and self._unlooked and self._taking.acquire(blocking=False):
             self._unlooked = False
             try:
-                found = self._take()
+                found = self._take(count)
             finally:
                 self._taking.release()
         return found
@@ -253,13 +253,13 @@ class Intake:
         """While what was given out is worked on, take in what has come, and let more come."""
         if self._ahead and self._taking.acquire(blocking=False):
             try:
-                self._take(ahead=True)
+                self._take(0, ahead=True)
             except InorderError as error:  # told when somebody asks for the next ones
                 _log.debug("nothing more comes: %s", error)
             finally:
                 self._taking.release()
 
-    def _take(self, *, ahead: bool = False) -> bool:
+    def _take(self, count: int, *, ahead: bool = False) -> bool:
         with self._lock:
             if self._line.any_ready() and not ahead:
                 self._unlooked = not self.stopped  # whoever takes that may be busy with it for long
@@ -273,7 +273,7 @@ class Intake:
             if self.stopped or room <= 0 or free <= 0:
                 return False
             alone = not self._held
-        most = room if ahead else min(room, self._take_at_once)
+        most = room if ahead else min(room, max(count, self._take_at_once))
         taken = self._deliveries.take(most, free, alone, self, room)
         if len(taken.messages) >= most:
             self._unlooked = True
