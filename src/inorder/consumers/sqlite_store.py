@@ -76,10 +76,11 @@ class SqliteStore:
                 raise Closed("this store is closed")
             if self._owner is not None:
                 raise FailedPrecondition("a transaction of this thread is under way: use its connection")
-            # Immediate: who has read may be sure that nobody else writes what he is about to write.
-            self._database.execute("BEGIN IMMEDIATE")
-            self._owner = threading.get_ident()
             try:
+                # Immediate: who has read may be sure that nobody else writes what he is about to write. It may wait for
+                # others, and Ctrl-C meanwhile is noticed when it has begun: so that, too, is undone.
+                self._database.execute("BEGIN IMMEDIATE")
+                self._owner = threading.get_ident()
                 yield _SqliteConnection(self._database, self._commits)
                 if not self._database.in_transaction:
                     raise TransactionEnded

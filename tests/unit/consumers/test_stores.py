@@ -17,6 +17,7 @@ from inorder.consumers.store import Conflict, Connection, States, Store, Stored
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 
 from ... import postgres
+from ..interrupts import is_interrupted
 from .desk import PATIENCE_SECONDS, Database, run
 
 
@@ -251,6 +252,16 @@ def test_what_was_committed_is_not_told_to_have_failed(tmp_path: Path, monkeypat
         for number in range(sqlite_store.BETWEEN_LOOKS):
             save(store, a=change(number))
         assert load(store, "a") == {"a": (sqlite_store.BETWEEN_LOOKS, b"state")}
+
+
+def test_a_transaction_that_is_interrupted_at_any_step_is_over_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "store.db")) as store, closing(SqliteStore(tmp_path / "store.db")) as other:
+        step, went_through = 0, False
+        while not went_through:
+            step += 1
+            went_through = not is_interrupted(lambda: load(store, "a"), step, "inorder.consumers", "contextlib")
+            assert load(store, "a") == load(other, "a") == {}
+        assert step > 10
 
 
 def test_a_file_that_is_damaged_is_nobody_s_fault(tmp_path: Path) -> None:
