@@ -473,6 +473,21 @@ def test_a_moved_slot_waits_until_its_old_partition_is_acked_and_the_others_do_n
     assert (message.data, topic.partition_of(moved)) == (b"new", 4)
 
 
+def test_attributes_that_were_copied_from_a_strict_partition_mean_nothing_in_others(topic: PartitionedTopic) -> None:
+    moved, stays = moving_key(topic, 5), staying_key(topic, 5, 0)
+    topic.resize(5).result(PATIENCE_SECONDS)  # now the slot of the one has a second term, and that of the other has not
+    handled: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        handled.append(message.data)
+        message.ack()
+
+    with topic.group("billing").create().join(handle):
+        copied = {"inorder-key": stays, "inorder-term": "0"}
+        topic.publish_message(b"placed", copied, ordering_key=moved).result()
+        wait_until(lambda: handled == [b"placed"])
+
+
 def test_a_parked_key_keeps_its_slot_only_and_says_so(topic: PartitionedTopic) -> None:
     """ordering-guarantees Gotcha 7: a poison message never drains; its slot waits, and can be let go or left."""
     policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
