@@ -126,7 +126,7 @@ class Subscription:
     def open(self) -> Subscription:
         """Start handling messages: one at a time per key, side by side across keys."""
         with self._opening:
-            if self._stream is not None and not self._stream.closed.done():
+            if self._is_open():
                 raise FailedPrecondition(f"subscription {self.name!r} is open already; use another handle for another")
             stream = self._stream = open_stream(self._transport, self.name, self._listeners, self._connection.opened)
         stream.closed.add_done_callback(lambda _: self._connection.forget(stream))
@@ -144,6 +144,11 @@ class Subscription:
         with self._opening:  # its first handler may be faster than `open`, and close it
             stream = self._stream
         return Pending.of(None) if stream is None else stream.close()
+
+    def _is_open(self) -> bool:
+        """Whether messages are handled: nobody has closed it, and the broker has not ended it either."""
+        stream = self._stream
+        return stream is not None and not stream.closed.done()
 
     def _is_at_work(self) -> bool:
         """Whether it is one of its own handlers or listeners that asks."""

@@ -834,6 +834,44 @@ def test_a_group_that_is_deleted_leaves_nothing_in_partitions_that_are_out_of_us
     assert not any(group.subscription(partition).exists().result() for partition in range(8))
 
 
+def test_members_of_a_group_that_is_deleted_end_and_hold_nothing_of_a_later_one(topic: PartitionedTopic) -> None:
+    handled: list[tuple[str, bytes]] = []
+
+    def handler(name: str) -> Callable[[Message], None]:
+        def handle(message: Message) -> None:
+            handled.append((name, message.data))
+            message.ack()
+
+        return handle
+
+    group = topic.group("billing").create()
+    first = group.join(handler("first"))
+    group.delete()
+    first._left.result(PATIENCE_SECONDS)
+    assert (first.partitions, group.assignment()) == ([], {})
+    with group.create().join(handler("second")) as second:
+        assert second.partitions == [0, 1, 2, 3]
+        topic.publish_message(b"placed", ordering_key="order-7").result()
+        wait_until(lambda: handled == [("second", b"placed")])
+    first.close()
+
+
+def test_a_subscription_of_a_group_that_somebody_deleted_is_made_and_consumed_anew(topic: PartitionedTopic) -> None:
+    handled: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        handled.append(message.data)
+        message.ack()
+
+    group = topic.group("billing").create()
+    with group.join(handle, session_seconds=0.2):
+        before = group.subscription(0)
+        before.delete().result()
+        wait_until(lambda: before.exists().result())
+        topic.publish_message(b"placed", ordering_key=keys_of(topic, 0, 1)[0]).result()
+        wait_until(lambda: handled == [b"placed"])
+
+
 # -- skew ------------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ class Group:
         return self
 
     def delete(self) -> None:
-        """Delete it and all that waits in it. A resize does not wait for it any more."""
+        """Delete it and all that waits in it. Its members end, and a resize does not wait for it any more."""
         routes = self._table.change(lambda routes: routes.without_group(self.name))
         for partition in self._ever(routes):
             subscription = self.subscription(partition)
@@ -85,7 +85,7 @@ class Group:
         if on_gap is not None:
             check_call("on_gap", on_gap)
         check_number("session_seconds", session_seconds, above=0, up_to=600)
-        if self.name not in self._table.load().groups:
+        if not self._exists():
             raise NotFound(f"group {self.name!r} does not exist; create it first")
         name = uuid.uuid4().hex if member is None else check_name("member", member)
         membership = self._membership(name, session_seconds)
@@ -117,6 +117,9 @@ class Group:
                 if key.ordering_key:
                     loads[key.ordering_key] = loads.get(key.ordering_key, 0) + key.messages
         return live_skew(loads, routes, top)
+
+    def _exists(self) -> bool:
+        return self.name in self._table.load().groups
 
     def _ever(self, routes: Routes) -> Iterator[int]:
         """All partitions that there ever were: those also that have no slots any more, or never came to have one."""
@@ -182,7 +185,13 @@ class Member:
             if self._stop.is_set():
                 return
             place = self._membership.beat()
-            self._close({*self._open} - place.keeps)
+            if not self._group._exists():
+                _log.warning("member %r of group %r ends: the group was deleted", self.name, self._group.name)
+                self._stop.set()
+                return
+            # One that the broker has ended, as its subscription was deleted, is opened anew: nobody else would.
+            ended = {partition for partition, subscription in self._open.items() if not subscription._is_open()}
+            self._close(({*self._open} - place.keeps) | ended)
             if place.to_give:
                 self._membership.give(place.to_give)
                 self._table.announce()  # so that others take it at once, and not with their next beat
