@@ -37,6 +37,8 @@ from inorder.testing.clock import ManualClock
 from inorder.testing.history import History, anomalies
 from inorder.transport.embedded import EmbeddedTransport
 
+from ..interrupts import is_interrupted
+
 PATIENCE_SECONDS = 10
 
 
@@ -398,6 +400,21 @@ def test_a_member_that_could_not_join_consumes_nothing(topic: PartitionedTopic, 
     topic.publish_message(b"placed", ordering_key="order-7").result()
     [message] = group.subscription(topic.partition_of("order-7")).pull().result()
     assert (message.data, handled) == (b"placed", [])
+
+
+def test_a_member_whose_joining_is_interrupted_at_any_step_leaves(topic: PartitionedTopic) -> None:
+    group = topic.group("billing").create()
+    members: list[Any] = []
+
+    def join() -> None:
+        members.append(group.join(lambda message: message.ack()))
+
+    for step in range(1, 200):
+        is_interrupted(join, step, "inorder.consumers.partitions", "inorder.pending")
+        if members:
+            break
+        wait_until(lambda: group.assignment() == {})
+    assert members.pop().close().done()
 
 
 def test_a_member_ends_with_its_broker(store: SqliteStore) -> None:

@@ -171,8 +171,12 @@ class Member:
         self._left: Pending[None] = Pending()
         # All in one thread, so that `async def` handlers never depend on the loop that happened to be there.
         self._thread = threading.Thread(target=self._run, name=f"inorder-member-{self.name}", daemon=True)
-        self._thread.start()
-        self._joined.result()
+        try:
+            self._thread.start()
+            self._joined.result()
+        except BaseException:  # Ctrl-C, too: nobody gets hold of it who could close it
+            self._stop.set()
+            raise
 
     @property
     def partitions(self) -> list[int]:
@@ -234,7 +238,7 @@ class Member:
             self.step()
             self._table.announce()  # others may have to give something
         except Exception as error:
-            with self._lock, suppress(Exception):  # nobody gets hold of it who could close it
+            with self._lock, suppress(Exception):
                 self._close({*self._open})
                 self._membership.leave()
             self._joined.set_exception(error)
