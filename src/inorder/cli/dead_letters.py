@@ -54,7 +54,8 @@ _MORE: Final = """\
 All subscriptions of the topic get them. Without --topic they go to where the subscription gets its messages from. Who
 is interrupted between a publish and its acks finds up to 1,000 of them twice: none is lost. Dead letters that came from
 other subscriptions are nacked at the end. Those that somebody else holds come later, which is told; if they wait in a
-subscription without ordering, nothing is published before they are back.
+subscription without ordering, nothing is published before they are back. Of a topic in partitions they go to the
+partition where they failed; give another one as --topic if that is not in use any more.
 
   inorder dead-letters list billing
   inorder dead-letters replay billing --max 1
@@ -224,8 +225,10 @@ def _replay(given: argparse.Namespace) -> int:
         topic = pubsub.topic(given.topic or look.subscription(given.subscription).topic)
         topic.metadata().result()  # it must exist, before anything is taken
 
+        from inorder.consumers.partitions.router import TERM  # takes a while, which other commands need not wait for
+
         def publish(batch: Sequence[Message]) -> None:
-            topic.publish_many([_as_it_was(message) for message in batch]).result()
+            topic.publish_many([_as_it_was(message, TERM) for message in batch]).result()
 
         total = _waiting(look, morgue, in_order=True)
         replayed, left = _work_off(given, pubsub.subscription(morgue.name), publish, limit, total)
@@ -275,9 +278,14 @@ def _tell_left(left: int) -> None:
         print_note(f"left, as they came from other subscriptions: {counted(left, 'dead letter')}")
 
 
-def _as_it_was(message: Message) -> Message:
-    """Without what it was given when it became a dead letter."""
-    attributes = {name: value for name, value in message.attributes.items() if not name.startswith(_PREFIX)}
+def _as_it_was(message: Message, term: str) -> Message:
+    """Without what it was given when it became a dead letter.
+
+    And without the term of its partition: that may be over by now, and then the message would count as sent again.
+    """
+    attributes = message.attributes
+    for name in [name for name in attributes if name == term or name.startswith(_PREFIX)]:
+        del attributes[name]
     return Message(message.data, attributes, message.ordering_key)
 
 

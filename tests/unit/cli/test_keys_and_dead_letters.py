@@ -1,6 +1,7 @@
 """`inorder keys` and `inorder dead-letters`: what is stuck, and the ways on."""
 
 import argparse
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from inorder.broker import MessageQueue
 from inorder.cli.dead_letters import lent
 from inorder.cli.working_off import WorkingOff
 from inorder.client.pubsub import PubSub
+from inorder.consumers import PartitionedTopic, SqliteStore
 from inorder.message import Message
 from inorder.testing import ManualClock
 
@@ -124,6 +126,40 @@ def test_dead_letters_are_published_again_in_order_as_they_were(dead: Program) -
     assert [one["data"] for one in found if one["ordering_key"] == "k"] == ["k4", "k0", "k3"]
     assert [one["data"] for one in found if one["ordering_key"] == "l"] == ["l1", "l2"]
     assert {frozenset(one["attributes"]) for one in found} == {frozenset("n")}
+
+
+def test_dead_letters_of_a_partition_are_handled_also_if_their_keys_have_moved(inorder: Program) -> None:
+    store = SqliteStore(":memory:")
+    keys = [f"order-{number}" for number in range(8)]
+    with PubSub(inorder.target) as pubsub, PartitionedTopic(pubsub, "orders", store=store) as topic:
+        pubsub.topic("dead").create().result().subscription("morgue").create(enable_message_ordering=True).result()
+        policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+        billing = topic.create(1).group("billing").create(dead_letter_policy=policy)
+        for key in keys:
+            topic.publish_message(b"placed", {"n": "1"}, key).result()
+        for message in billing.subscription(0).pull(len(keys)).result():
+            message.nack().result()
+        assert billing.subscription(0).pull(len(keys)).result() == []  # but the gaps that they leave are told
+        topic.resize(2).result(10)
+        assert {topic.partition_of(key) for key in keys} == {0, 1}
+    assert inorder.ok("dead-letters", "replay", "orders-0.billing") == ["published 8 dead letters to orders-0"]
+    handled: list[Message] = []
+
+    def handle(message: Message) -> None:
+        handled.append(message)
+        message.ack()
+
+    give_up = time.monotonic() + 10
+    with (
+        PubSub(inorder.target) as pubsub,
+        PartitionedTopic(pubsub, "orders", store=store) as topic,
+        topic.group("billing").join(handle),
+    ):
+        while topic.group("billing").backlogs()[0]:
+            assert time.monotonic() < give_up
+            time.sleep(0.001)
+    assert {(message.ordering_key, *message.attributes) for message in handled} == {(key, "n") for key in keys}
+    store.close()
 
 
 def test_dead_letters_go_where_they_are_told(dead: Program) -> None:
