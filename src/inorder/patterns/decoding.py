@@ -20,7 +20,8 @@ Decode: TypeAlias = Callable[[bytes], Any]
 Read: TypeAlias = Callable[[Any, str], Any]  # a JSON value and its place in the event, which errors name
 
 # What data can be the reason for. Anything else, such as what a network raises, may be gone with the next attempt.
-_WRONG = (ValueError, TypeError, ArithmeticError, AssertionError, LookupError, InorderError, RecursionError)
+_UNFIT = (ValueError, TypeError, ArithmeticError, AssertionError, LookupError, InorderError)
+_WRONG = (*_UNFIT, RecursionError)
 
 
 def decoder(model: Any) -> Decode:
@@ -105,8 +106,8 @@ def _first_of(readers: list[Read]) -> Read:
         for reader in readers:
             try:
                 return reader(value, place)
-            except UndecodableEvent as error:
-                problems.append(str(error))
+            except _UNFIT as error:  # also what the model itself refuses: the next one may take it
+                problems.append(str(error) or repr(error))
         raise UndecodableEvent("; or ".join(problems))
 
     return read

@@ -177,6 +177,12 @@ class Checked:
         assert [None, "a cent", "two cents"][self.cents]
 
 
+@dataclass
+class Settled:
+    by: Checked | Item
+    sum: float | int = 0
+
+
 def decoded(model: Any, body: Any) -> Any:
     return decoder(model)(json.dumps(body).encode())
 
@@ -207,12 +213,18 @@ def test_a_dataclass_is_built_from_json_with_what_is_inside_it() -> None:
         (Checked, {"cents": 0}, r"cannot be decoded: AssertionError\(\)"),
         (Checked, {"cents": 3}, "list index out of range"),
         (Item, {"name": "x", "price": 10**400}, "too large to convert to float"),
+        (Settled, {"by": {"cents": 0}}, r"AssertionError\(\); or event.by: Item needs name"),
         (Payment, {"order": "7"}, "at"),
     ],
 )
 def test_what_does_not_fit_the_model_is_undecodable_and_says_where(model: Any, body: Any, sentence: str) -> None:
     with pytest.raises(UndecodableEvent, match=sentence):
         decoded(model, body)
+
+
+def test_what_one_model_of_several_refuses_is_offered_to_the_next() -> None:
+    refused = {"cents": -1, "name": "x"}
+    assert decoded(Settled, {"by": refused, "sum": 10**400}) == Settled(Item("x"), 10**400)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"NaN", b'{"a": Infinity}', b"[" * 100_000])
