@@ -66,9 +66,9 @@ def _reader(annotation: Any, where: str, known: dict[type[Any], Read]) -> Read:
         return _choice(arguments)
     if origin in (Union, UnionType):
         return _first_of([_reader(one, where, known) for one in arguments])
-    if origin in (list, tuple) and len(arguments) - (arguments[-1:] == (...,)) == 1:
+    if (origin is list and len(arguments) == 1) or (origin is tuple and arguments[1:] == (...,)):
         return _array(origin, _reader(arguments[0], where, known))
-    if origin is dict and arguments[0] is str:
+    if origin is dict and arguments[:1] == (str,):
         return _object(_reader(arguments[1], where, known))
     if annotation in (list, dict):
         return _scalar(annotation)
