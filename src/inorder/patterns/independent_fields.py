@@ -144,11 +144,11 @@ def _with_fields(event: Event, newer: Fields) -> Event:
 
 def _compared(time: int, value: Any, known: tuple[int, Any] | None) -> int:
     """Above 0 if a value is to be kept, 0 if it is what is known, below 0 if it lost."""
-    if known is None or time > known[0]:
-        check_plain(value)  # before it is part of a state that nobody could store
-        return 1
-    if time < known[0]:
+    if known is not None and time < known[0]:
         return -1
+    check_plain(value)  # before it is part of a state that nobody could store
+    if known is None or time > known[0]:
+        return 1
     # Two values of one time: content decides, because arrival must not.
     ours, theirs = digest(value), digest(known[1])
     return (ours > theirs) - (ours < theirs)

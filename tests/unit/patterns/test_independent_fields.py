@@ -137,6 +137,15 @@ def test_an_event_that_cannot_be_merged_is_refused(event: Any, sentence: str) ->
         ORDER.on_messages({}, [event], 0)
 
 
+def test_a_value_that_no_state_can_hold_is_refused_also_if_it_ties_with_another() -> None:
+    deep: Any = ()
+    for _ in range(98):
+        deep = (deep,)
+    for before in ({}, ORDER.on_message(None, ("o", "OrderPlaced", 1, {"customer": "ann"}), 0).state):
+        with pytest.raises(InvalidEvent, match="field 'customer': not a plain value: it is nested in more than 100"):
+            ORDER.on_message(before, ("o", "OrderPlaced", 1, {"customer": deep}), 0)
+
+
 def merged(events: list[Event]) -> dict[str, dict[str, Any]]:
     """The model: of each field the greatest by time and digest."""
     found: dict[tuple[str, str], tuple[int, str, Any]] = {}
