@@ -71,7 +71,7 @@ class IndependentFields:
         """One event: `released` if it changed a field, with the fields that it changed."""
         check_event(event, 4)
         outcome, after = self._merge(state or {}, event)
-        return Step(after, (outcome,))
+        return Step(after or None, (outcome,))  # without a field there is nothing to keep
 
     def on_messages(self, states: Mapping[str, Fields], events: Iterable[Event], now_us: int) -> Batch[Fields]:
         """As `on_message` for each of them in turn."""

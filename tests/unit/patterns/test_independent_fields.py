@@ -192,7 +192,7 @@ def test_batches_do_what_single_steps_do(history: list[Event]) -> None:
         one_by_one += step.emit
     batch = ORDER.on_messages({}, history, 0)
     assert batch.emit == one_by_one
-    assert batch.states == {key: state for key, state in single.items() if state}
+    assert batch.states == {key: state for key, state in single.items() if state is not None}
 
 
 def test_an_event_is_released_if_it_changes_a_field_and_else_stale_or_a_duplicate() -> None:
