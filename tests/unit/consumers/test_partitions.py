@@ -24,6 +24,7 @@ from inorder.errors import (
     Closed,
     FailedPrecondition,
     InvalidArgument,
+    InvalidName,
     InvalidOrderingKey,
     KeyPaused,
     NotFound,
@@ -183,6 +184,16 @@ def test_a_store_that_knows_another_broker_is_refused(store: SqliteStore) -> Non
     clock.advance(1)
     with pytest.raises(FailedPrecondition, match="another broker"):
         PartitionedTopic(PubSub(MessageQueue(clock=clock)), "orders", store=store).create(2)
+
+
+@pytest.mark.parametrize("name", ["b" * 244, "projects/shop/topics/billing"])
+def test_a_group_without_room_for_its_name_in_a_subscription_s_is_refused_and_in_nobody_s_way(
+    topic: PartitionedTopic, name: str
+) -> None:
+    with pytest.raises(InvalidName, match="subscription name"):
+        topic.group(name)
+    with topic.group("b" * 243).create().join(lambda message: message.ack()):
+        topic.resize(11).result(PATIENCE_SECONDS)
 
 
 def test_wrong_options_are_named(topic: PartitionedTopic, pubsub: PubSub, store: SqliteStore) -> None:

@@ -17,7 +17,7 @@ from inorder.client.subscription import Subscription
 from inorder.clock import Clock
 from inorder.consumers.partitions.gate import Gate, Handler
 from inorder.consumers.partitions.membership import Membership
-from inorder.consumers.partitions.resizing import Resizer, group_subscription
+from inorder.consumers.partitions.resizing import Resizer, group_subscription, subscription_name
 from inorder.consumers.partitions.router import topic_name
 from inorder.consumers.partitions.routes import Routes
 from inorder.consumers.partitions.skew import live_skew
@@ -44,6 +44,8 @@ class Group:
 
     def __init__(self, pubsub: PubSub, store: Store, table: Table, resizer: Resizer, name: str, clock: Clock) -> None:
         self.name = check_name("group", name)
+        # The longest that there may be: with one that cannot be made, neither members nor a resize would get on.
+        check_name("subscription", subscription_name(table.name, name, 9_999))
         self._pubsub = pubsub
         self._store = store
         self._table = table

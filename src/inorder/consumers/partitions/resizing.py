@@ -39,8 +39,12 @@ class SlotWait:
     reason: str  # "parked", "backoff" or "out" as of a blocked key, or "waiting" for its turn
 
 
+def subscription_name(name: str, group: str, partition: int) -> str:
+    return f"{topic_name(name, partition)}.{group}"
+
+
 def group_subscription(pubsub: PubSub, name: str, group: str, partition: int) -> Subscription:
-    return pubsub.topic(topic_name(name, partition)).subscription(f"{name}-{partition}.{group}")
+    return pubsub.topic(topic_name(name, partition)).subscription(subscription_name(name, group, partition))
 
 
 class Resizer:
