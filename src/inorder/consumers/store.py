@@ -152,6 +152,10 @@ def check_consumer_name(name: object) -> str:
     """Refuse a name that no row could be found by again."""
     if not isinstance(name, str) or not name or "\0" in name:
         raise InvalidArgument(f"name: a string that is not empty and has no NUL, not {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise InvalidArgument(f"name: a string that can be stored: {error}") from None
     return name
 
 

@@ -676,7 +676,7 @@ def test_a_subscription_that_is_deleted_ends_the_consumer_and_is_told(database: 
 
 
 WRONG: tuple[dict[str, Any], ...] = (
-    *({"name": name} for name in ("", 7, "a\0b")),
+    *({"name": name} for name in ("", 7, "a\0b", "\ud800")),
     {"store": "store.db"},
     {"on_gap": 7},
     {"on_error": "x"},

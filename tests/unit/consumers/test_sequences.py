@@ -132,7 +132,7 @@ def test_a_handler_may_number_what_it_writes(database: Database) -> None:
     assert database.effects() == [(number,) for number in range(1, 11)]
 
 
-@pytest.mark.parametrize("name", ["", None, 7, "a\0b"])
+@pytest.mark.parametrize("name", ["", None, 7, "a\0b", "\ud800"])
 def test_sequences_have_a_name_and_a_store(database: Database, name: Any) -> None:
     with pytest.raises(InvalidArgument, match="name: a string"):
         Sequences(database.store(), name=name)
