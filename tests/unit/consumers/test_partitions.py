@@ -812,6 +812,23 @@ def test_a_publish_that_fails_pauses_its_key_until_it_is_resumed(store: SqliteSt
     slow.topic.close()
 
 
+def test_a_key_that_is_paused_with_its_strict_partition_is_named_as_its_publisher_knows_it(
+    pubsub: PubSub, store: SqliteStore
+) -> None:
+    with PartitionedTopic(pubsub, "orders", store=store) as topic:
+        group = topic.create(1, strict=True).group("billing")
+        group.create(queue_limits={"max_messages": 1, "when_full": "error"})
+        topic.publish_message(b"1", ordering_key="a").result()
+        with pytest.raises(ResourceExhausted):
+            topic.publish_message(b"2", ordering_key="b").result()
+        with pytest.raises(KeyPaused, match=r"call resume_publishing\('c'\) to go on"):
+            topic.publish_message(b"3", ordering_key="c").result()
+        [message] = group.subscription(0).pull().result()
+        message.ack().result()
+        topic.resume_publishing("c")
+        topic.publish_message(b"3", ordering_key="c").result()
+
+
 def test_a_closed_publisher_takes_no_more(topic: PartitionedTopic) -> None:
     topic.close()
     with pytest.raises(Closed):

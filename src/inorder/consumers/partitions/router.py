@@ -308,8 +308,8 @@ class Router:
                     self._held -= len(line.waiting)
                     line.waiting = []
                     self._forget_if_idle(parcel.key, line)
-        for parcel in parcels:
-            parcel.answer.set_exception(error)
+        for parcel in parcels:  # a topic that is paused may know another key, that of its strict partition
+            parcel.answer.set_exception(KeyPaused(parcel.key) if isinstance(error, KeyPaused) else error)
         for parcel in behind:
             parcel.answer.set_exception(KeyPaused(parcel.key))
 
