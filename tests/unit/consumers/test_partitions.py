@@ -812,6 +812,33 @@ def test_a_publish_that_fails_pauses_its_key_until_it_is_resumed(store: SqliteSt
     slow.topic.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C at the end of a generator
+@pytest.mark.parametrize("moving", [False, True])
+def test_a_publish_that_is_interrupted_at_any_step_holds_up_nothing_behind_it(
+    pubsub: PubSub, store: SqliteStore, moving: bool
+) -> None:
+    with PartitionedTopic(pubsub, "orders", store=store) as topic:
+        group = topic.create(1).group("billing").create()
+        moves = {slot for slots in topic._table.current().resized(2).leaving().values() for slot in slots}
+        by_slot = {slot_of(key): key for key in map("key-{}".format, range(300)) if slot_of(key) in moves}
+        keys = list(by_slot.values())
+        for key in keys:
+            topic.publish_message(b"1", ordering_key=key).result()
+        if moving:
+            topic.resize(2)
+            wait_until(lambda: len(topic.waiting()) == len(keys))
+        for step, key in enumerate(keys, 1):
+            is_interrupted(lambda key=key: topic.publish_message(b"2", ordering_key=key), step, "inorder.consumers")
+        assert not is_interrupted(lambda: topic.publish_message(b"2", ordering_key=keys[0]), 100, "inorder.consumers")
+        with group.join(lambda message: message.ack()):
+            topic.resize(2).result(PATIENCE_SECONDS)
+            for key in keys:
+                topic.resume_publishing(key)
+            for answer in [topic.publish_message(b"3", ordering_key=key) for key in keys]:
+                answer.result(PATIENCE_SECONDS)
+        wait_until(lambda: topic._router.unanswered() == [])
+
+
 def test_a_key_that_is_paused_with_its_strict_partition_is_named_as_its_publisher_knows_it(
     pubsub: PubSub, store: SqliteStore
 ) -> None:

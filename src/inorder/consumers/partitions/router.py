@@ -23,7 +23,7 @@ from inorder.client.pubsub import PubSub
 from inorder.client.topic import Topic
 from inorder.consumers.partitions.routes import Routes, Term, Verdict
 from inorder.consumers.partitions.table import Table
-from inorder.errors import Closed, InvalidArgument, InvalidOrderingKey, KeyPaused, ResourceExhausted
+from inorder.errors import Closed, InorderError, InvalidArgument, InvalidOrderingKey, KeyPaused, ResourceExhausted
 from inorder.message import Message, batch_of, position_of
 from inorder.options import check_whole
 from inorder.patterns.partitioning import slot_of
@@ -66,7 +66,7 @@ class Line:
     """What is under way of one key."""
 
     term: Term | None = None  # of those that are sent
-    unchecked: int = 0  # sent, and not known to count
+    unchecked: set[int] = field(default_factory=set)  # the numbers of those that are sent, and not known to count
     waiting: list[Parcel] = field(default_factory=list)
     releasing: bool = False  # somebody sends what waited: who comes now stands behind it
 
@@ -115,16 +115,22 @@ class Router:
         routes = self._table.known
         # And as they will be sent, with all that is added here: refused by the broker, they would pause innocent keys.
         batch_of([self._stamped(parcel, LONGEST_TERM, routes) for parcel in parcels])
-        with self._lock:
-            self._check(parcels)
-            terms = [self._term_of(parcel, routes) for parcel in parcels]
-            self._check_room(waits := terms.count(None))
-            for parcel, term in zip(parcels, terms, strict=True):
-                self._admit(parcel, term)
-            to_send = [(parcel, term) for parcel, term in zip(parcels, terms, strict=True) if term is not None]
-        self._send(to_send, routes)
-        if waits:
-            self._wake()
+        try:
+            with self._lock:
+                self._check(parcels)
+                terms = [self._term_of(parcel, routes) for parcel in parcels]
+                self._check_room(waits := terms.count(None))
+                for parcel, term in zip(parcels, terms, strict=True):
+                    self._admit(parcel, term)
+                to_send = [(parcel, term) for parcel, term in zip(parcels, terms, strict=True) if term is not None]
+            self._send(to_send, routes)
+            if waits:
+                self._wake()
+        except InorderError:  # refused, and so not admitted
+            raise
+        except BaseException:  # Ctrl-C, in the middle of anything
+            self._forget(parcels)
+            raise
         return [parcel.answer for parcel in parcels]
 
     def resume(self, key: str) -> None:
@@ -201,7 +207,18 @@ class Router:
             self._held += 1
         else:
             line.term = term
-            line.unchecked += 1
+            line.unchecked.add(parcel.number)
+
+    def _forget(self, parcels: Sequence[Parcel]) -> None:
+        """A publish was interrupted: nobody is told what became of it, and what comes behind does not wait for that."""
+        forgotten = {parcel.number for parcel in parcels}
+        with self._lock:
+            for key in {parcel.key for parcel in parcels} & self._lines.keys():
+                line = self._lines[key]
+                line.unchecked -= forgotten
+                line.waiting = [parcel for parcel in line.waiting if parcel.number not in forgotten]
+                self._forget_if_idle(key, line)
+            self._held = sum(len(line.waiting) for line in self._lines.values())
 
     def _count(self, key: str) -> None:
         self.loads[key] = self.loads.get(key, 0) + 1
@@ -278,15 +295,15 @@ class Router:
     def _end(self, parcel: Parcel) -> None:
         line = self._lines.get(parcel.key)
         if line is not None:  # else it was closed
-            line.unchecked -= 1
+            line.unchecked.discard(parcel.number)
             self._forget_if_idle(parcel.key, line)
 
     def _put_back(self, parcel: Parcel) -> bool:
-        """It goes before all that was published later; unless this was closed, and nobody sends it any more."""
+        """It goes before all that was published later; unless it was forgotten, and nobody sends it any more."""
         line = self._lines.get(parcel.key)
-        if line is None:
+        if line is None or parcel.number not in line.unchecked:
             return False
-        line.unchecked -= 1
+        line.unchecked.remove(parcel.number)
         insort(line.waiting, parcel)
         self._held += 1
         return True
@@ -303,7 +320,7 @@ class Router:
                 self._paused.add(parcel.key)
                 line = self._lines.get(parcel.key)
                 if line is not None:
-                    line.unchecked -= 1
+                    line.unchecked.discard(parcel.number)
                     behind += line.waiting
                     self._held -= len(line.waiting)
                     line.waiting = []
@@ -352,7 +369,7 @@ class Router:
         released = [(parcel, term) for parcel in line.waiting]
         line.releasing = bool(released)
         line.term = term
-        line.unchecked += len(released)
+        line.unchecked.update([parcel.number for parcel in line.waiting])
         self._held -= len(released)
         line.waiting = []
         return released
