@@ -1,10 +1,12 @@
 """A partitioned topic: where messages go, who consumes them, and how it is resized."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from inorder import Message, PubSub, QueueLimits
 from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
 from inorder.consumers import PartitionedTopic, SqliteStore
+from inorder.consumers.partitions.chores import Chore
 from inorder.consumers.partitions.gate import Gate
 from inorder.consumers.partitions.membership import Membership
 from inorder.consumers.partitions.resizing import Resizer
@@ -837,6 +840,30 @@ def test_a_publish_that_is_interrupted_at_any_step_holds_up_nothing_behind_it(
             for answer in [topic.publish_message(b"3", ordering_key=key) for key in keys]:
                 answer.result(PATIENCE_SECONDS)
         wait_until(lambda: topic._router.unanswered() == [])
+
+
+def test_a_chore_whose_start_is_interrupted_is_done_by_the_next_who_wakes_it() -> None:
+    done = threading.Event()
+
+    def do() -> bool:
+        done.set()
+        return False
+
+    chore = Chore("chore", do, lambda error: None)
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is threading.Thread.start.__code__:
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            chore.wake()
+    finally:
+        sys.setprofile(None)
+    chore.wake()
+    assert done.wait(PATIENCE_SECONDS)
+    chore.stop()
 
 
 def test_a_key_that_is_paused_with_its_strict_partition_is_named_as_its_publisher_knows_it(

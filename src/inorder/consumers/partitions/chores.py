@@ -31,7 +31,7 @@ class Chore:
         """There is something to do. Returns at once, on any thread."""
         with self._lock:
             self._woken.set()
-            if self._thread is None and not self._stopped:
+            if not self._is_at_it() and not self._stopped:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
@@ -40,9 +40,13 @@ class Chore:
         with self._lock:
             self._stopped = True
             self._woken.set()
-            thread = self._thread
+            thread = self._thread if self._is_at_it() else None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    def _is_at_it(self) -> bool:
+        # Ctrl-C may have come between the making of a thread and its start.
+        return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
         more = True
