@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -179,6 +180,32 @@ def test_partitions_that_do_not_exist_are_named(pubsub: PubSub, store: SqliteSto
 def test_to_create_what_is_there_finds_it(topic: PartitionedTopic, pubsub: PubSub, store: SqliteStore) -> None:
     again = PartitionedTopic(pubsub, "orders", store=store).create(7)
     assert again.partitions == [0, 1, 2, 3]
+
+
+class OwnBytes(SqliteStore):
+    """Of a driver that has its own kind of bytes, as psycopg2 has."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with super().transaction() as connection:
+            raw: Any = connection
+            query_in = raw.query_in
+            raw.query_in = lambda *given: [[self._own(value) for value in row] for row in query_in(*given)]
+            yield raw
+
+    def _own(self, value: Any) -> Any:
+        return memoryview(value) if isinstance(value, bytes) else value
+
+
+def test_a_driver_may_have_its_own_kind_of_bytes(pubsub: PubSub) -> None:
+    with (
+        closing(OwnBytes(":memory:")) as store,
+        PartitionedTopic(pubsub, "orders", store=store) as topic,
+        topic.create(2).group("billing").create().join(lambda message: message.ack()) as member,
+    ):
+        topic.publish_message(b"1", ordering_key="a").result()
+        member.step()
+        assert member.partitions == [0, 1]
 
 
 def test_a_store_that_knows_another_broker_is_refused(store: SqliteStore) -> None:

@@ -62,7 +62,7 @@ class Membership:
         with self._store.transaction() as connection:
             states = States(connection, self._table.row)
             found = states.load([self._row]).get(self._row)
-            before = Roster() if found is None else Roster.load(found.state)
+            before = Roster() if found is None else Roster.load(bytes(found.state))  # as in `Table.load`
             after = step(before)
             if after != before:
                 version = 1 if found is None else found.version + 1

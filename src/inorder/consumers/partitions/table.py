@@ -117,7 +117,8 @@ class Table:
             raise self._missing()
         last = self._last
         if last is None or last.version != found.version:  # else the same was read before
-            self._last = last = Routes.load(found.state, found.version)
+            state = bytes(found.state)  # a driver may have its own kind
+            self._last = last = Routes.load(state, found.version)
         return last
 
     def _missing(self) -> NotFound:
