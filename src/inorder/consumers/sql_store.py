@@ -25,6 +25,8 @@ _AGAIN = ("40001", "40P01", "55P03")
 # no connection; no room, memory or connections left; shutting down; errors of its machine; a copy that is only read.
 _NOT_THERE = ("08", "53", "57P", "58", "25006")
 
+MOST_AMONG = 30_000  # at once: a statement of PostgreSQL has 65,535 parameters at most, one of SQLite 32,766
+
 _IDLE, _BEGUN = 0, 2  # PQTRANS_IDLE and PQTRANS_INTRANS of PostgreSQL's own library
 
 
@@ -137,7 +139,11 @@ class _SqlConnection:
     def query_in(self, statement: str, values: Values, among: Collection[str]) -> list[Row]:
         text = self._sql.text(statement.format(among=":among"))
         text = text.bindparams(self._sql.bindparam("among", expanding=True))
-        return self.raw.execute(text, {**values, "among": [*among]}).fetchall()  # type: ignore[no-any-return]
+        wanted = sorted(among)  # all lock what they find in about one order
+        rows: list[Row] = []
+        for begin in range(0, len(wanted), MOST_AMONG):
+            rows += self.raw.execute(text, {**values, "among": wanted[begin : begin + MOST_AMONG]}).fetchall()
+        return rows
 
     def write(self, statement: str, rows: Sequence[Row]) -> int:
         text, names = self._sql.text(statement), names_of(statement)

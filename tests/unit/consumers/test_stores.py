@@ -106,6 +106,12 @@ def test_an_attempt_that_fails_undoes_itself_alone(database: Database) -> None:
     assert database.effects() == [(1,), (3,)]
 
 
+def test_more_entities_are_found_than_a_statement_has_parameters(database: Database) -> None:
+    store = database.store()
+    save(store, e0=change(0), e69999=change(0))
+    assert load(store, *map("e{}".format, range(70_000))) == {"e0": (1, b"state"), "e69999": (1, b"state")}
+
+
 @pytest.mark.parametrize("stale", [0, 1, 3])
 def test_a_version_that_is_not_there_any_more_is_not_overwritten(database: Database, stale: int) -> None:
     store = database.store()
