@@ -73,11 +73,13 @@ class Sequences:
 
     def close(self) -> None:
         """Give back what is not used, if nobody has taken a block behind it."""
+        if self._process != os.getpid():  # they are the parent's, and so is who has the locks
+            return
         with self._taking:
             self._closed = True
             with self._lock:
                 left, self._ready = list(self._ready.items()), OrderedDict()
-            if left and self._process == os.getpid():
+            if left:
                 with self._store.transaction() as connection:
                     self._give_back(connection, left)
 

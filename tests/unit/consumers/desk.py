@@ -1,6 +1,8 @@
 """What the tests of this folder stand on: a database, a broker, events in JSON, and handlers that write them down."""
 
+import faulthandler
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -12,7 +14,7 @@ from typing import Any
 from inorder import Message, PubSub, RetryPolicy, Subscription
 from inorder.broker import MessageQueue
 from inorder.clock import SYSTEM_CLOCK, Clock
-from inorder.consumers import Applied, Consumer, SqliteStore, SqlStore, Store
+from inorder.consumers import Applied, Consumer, Sequences, SqliteStore, SqlStore, Store
 
 PATIENCE_SECONDS = 30
 SOON = RetryPolicy(minimum_backoff=0.01, maximum_backoff=0.3)
@@ -28,6 +30,18 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < give_up, [one.name for one in threading.enumerate()]
         time.sleep(0.001)
+
+
+def close_in_a_fork(of_the_parent: Store | Sequences) -> None:
+    child = os.fork()
+    if not child:
+        try:
+            faulthandler.dump_traceback_later(5, exit=True)  # at a lock that nobody releases
+            of_the_parent.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def run(raw: Any, statement: str, **values: Any) -> list[Any]:

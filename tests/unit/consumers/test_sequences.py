@@ -4,17 +4,18 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inorder.consumers import Applied, Sequences, sequences
+from inorder.consumers import Applied, Sequences, SqliteStore, sequences
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 from inorder.patterns import Resequencer
 
-from .desk import PATIENCE_SECONDS, Database, desk, read, run, wait_until
+from .desk import PATIENCE_SECONDS, Database, close_in_a_fork, desk, read, run, wait_until
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -229,6 +230,18 @@ def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
         os._exit(told)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     database.close()
+
+
+def test_a_forked_process_closes_sequences_of_its_parent_while_that_takes_a_number(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "store.db")) as store, closing(SqliteStore(tmp_path / "store.db")) as other:
+        numbers = Sequences(store)
+        taker = threading.Thread(target=numbers.next, args=("a",))
+        with other.transaction():
+            taker.start()
+            wait_until(numbers._taking.locked)
+            close_in_a_fork(numbers)
+        taker.join()
+        assert numbers.next("a") == 2
 
 
 def test_a_hole_is_waited_for_until_the_gap_timeout(database: Database) -> None:

@@ -1,7 +1,5 @@
 """What a store promises to whoever keeps states in it, on every database."""
 
-import faulthandler
-import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -18,7 +16,7 @@ from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 
 from ... import postgres
 from ..interrupts import is_interrupted
-from .desk import PATIENCE_SECONDS, Database, run
+from .desk import PATIENCE_SECONDS, Database, close_in_a_fork, run
 
 
 def change(before: int, state: bytes = b"state", *, wake_at_us: int | None = None) -> Stored:
@@ -298,18 +296,6 @@ def test_an_engine_that_commits_each_statement_by_itself_is_refused(postgres_url
 def test_a_database_that_each_thread_has_for_itself_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="in memory, each thread would have one of its own"):
         SqlStore("sqlite://")
-
-
-def close_in_a_fork(store: Store) -> None:
-    child = os.fork()
-    if not child:
-        try:
-            faulthandler.dump_traceback_later(5, exit=True)  # at a lock that nobody releases
-            store.close()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_process_closes_the_store_of_its_parent_in_the_middle_of_a_transaction(database: Database) -> None:
