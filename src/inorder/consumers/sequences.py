@@ -107,6 +107,7 @@ class Sequences:
                 taken = self._take(connection, entity, self._block)
             with self._lock:
                 self._ready[entity] = taken[1:]
+                self._ready.move_to_end(entity)  # where it may have been before, with a block that is used up
             return taken.start
 
     def _ready_one(self, entity: str) -> int | None:
