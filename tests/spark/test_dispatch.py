@@ -83,6 +83,29 @@ def test_behind_a_resequencer_handlers_see_what_it_releases_in_order(spark: Spar
     ]
 
 
+def test_what_follows_the_operator_may_change_columns_before_it(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, "key STRING, number BIGINT, event STRING")
+    stream.put(("a", 1, '{"n": 1}'))
+    found: list[Any] = []
+
+    def changed(rows: DataFrame) -> DataFrame:
+        return rows.selectExpr("event AS data", "number", "'OrderPaid' AS kind", "key", "_fate")
+
+    ordered = resequence(stream.rows(), key="key", sequence="number")
+    assert not isinstance(ordered, DataFrame)
+    dispatched = dispatch(ordered.followed_by(changed), group(), event_type="kind")
+    stream.run(dispatched.write(lambda rows, batch_id: found.extend(row.asDict() for row in rows.collect())))
+    results = {"_event_type": "OrderPaid", "_verdict": "run", "_reason": None, "_results": {"count": "1"}}
+    row = {"data": '{"n": 1}', "number": 1, "kind": "OrderPaid", "key": "a", "_fate": "released"}
+    assert found == [row | results]
+
+
+def test_what_was_dispatched_is_not_dispatched_again(spark: SparkSession) -> None:
+    table = dispatch(spark.createDataFrame(ROWS, "kind STRING, data STRING"), group(), event_type="kind")
+    with pytest.raises(InvalidArgument, match="the rows have a column '_event_type' already"):
+        dispatch(table, group(), event_type="kind")
+
+
 def test_a_column_of_another_type_is_refused(spark: SparkSession) -> None:
     table = spark.createDataFrame(ROWS, "kind STRING, data STRING")
     with pytest.raises(InvalidArgument, match="attributes: 'kind' is string, and must be map<string,string>"):

@@ -44,15 +44,17 @@ def dispatch(
     `attributes`, or in the JSON of `data`; or it is the column `event_type`. Rows that an operator before has not
     released are not dispatched.
     """
-    schema = rows.schema
-    _check(schema, data, attributes, event_type)
     task = Dispatching(events, data, attributes, event_type)
-    texts = [StructField(name, StringType()) for name in COLUMNS[:-1]]
-    results = StructField(COLUMNS[-1], MapType(StringType(), StringType()))
-    dispatched = StructType([*schema.fields, *texts, results])
-    if isinstance(rows, OrderedStream):
-        return rows.followed_by(lambda outcome: map_in_arrow(outcome, task, dispatched))
-    return map_in_arrow(rows, task, dispatched)
+
+    def dispatched(outcome: DataFrame) -> DataFrame:
+        _check(outcome.schema, data, attributes, event_type)
+        return map_in_arrow(outcome, task, _with_results(outcome.schema))
+
+    if not isinstance(rows, OrderedStream):
+        return dispatched(rows)
+    if not rows.following:  # else the columns are those that it makes, which only a batch shows
+        _check(rows.schema, data, attributes, event_type)
+    return rows.followed_by(dispatched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,17 @@ class Dispatching:
         return plan.event_type, plan.verdict, plan.reason or None, list(results.items())
 
 
+def _with_results(rows: StructType) -> StructType:
+    texts = [StructField(name, StringType()) for name in COLUMNS[:-1]]
+    results = StructField(COLUMNS[-1], MapType(StringType(), StringType()))
+    return StructType([*rows.fields, *texts, results])
+
+
 def _check(schema: StructType, data: str, attributes: str | None, event_type: str | None) -> None:
     types = {field.name: field.dataType for field in schema.fields}
+    for taken in types:  # Spark does not tell names apart by case, unless it is told to
+        if taken.lower() in COLUMNS:
+            raise InvalidArgument(f"the rows have a column {taken!r} already; rename it, or drop it")
     text_to_text = MapType(StringType(), StringType()).simpleString()
     for role, name, kinds in (
         ("data", data, (BinaryType().simpleString(), StringType().simpleString())),
