@@ -88,6 +88,12 @@ def test_what_has_a_scheme_is_left_as_it_is(tmp_path: Path) -> None:
     assert found.source.url == f"file:{tmp_path / 'data'}"
 
 
+def test_a_home_behind_a_scheme_is_that_of_who_runs_it(tmp_path: Path) -> None:
+    text = GOOD.replace('"./checkpoint"', '"file:~/checkpoint"').replace('"./data"', '"file:~/data"')
+    found = read(tmp_path, text)
+    assert (found.source.url, found.checkpoint) == (f"file:{Path.home()}/data", f"file:{Path.home()}/checkpoint")
+
+
 def test_the_least_that_a_file_says(tmp_path: Path) -> None:
     text = 'name = "n"\ncheckpoint = "c"\n[source]\ntable = "orders"\n[sink]\nformat = "console"'
     found = read(tmp_path, text)

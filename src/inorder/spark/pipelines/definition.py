@@ -149,7 +149,8 @@ def address(given: str, folder: Path) -> str:
     scheme = "file:" if given.startswith("file:") and not given.startswith("file:/") else ""
     if not scheme and _SCHEME.match(given):
         return given
-    return scheme + os.path.normpath(folder / given.removeprefix("file:"))
+    path = os.path.expanduser(given.removeprefix("file:")) if scheme else given  # there, ~ is a home everywhere
+    return scheme + os.path.normpath(folder / path)
 
 
 def _with_addresses(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
