@@ -97,7 +97,18 @@ def test_a_home_behind_a_scheme_is_that_of_who_runs_it(tmp_path: Path) -> None:
 def test_the_least_that_a_file_says(tmp_path: Path) -> None:
     text = 'name = "n"\ncheckpoint = "c"\n[source]\ntable = "orders"\n[sink]\nformat = "console"'
     found = read(tmp_path, text)
-    assert (found.order, found.transforms, found.trigger.for_spark) == (None, (), {"processingTime": "1 second"})
+    assert (found.order, found.transforms) == (None, ())
+    assert found.trigger.for_spark == {"processingTime": "1000 milliseconds"}
+
+
+@pytest.mark.parametrize(
+    ("interval", "told"), [('"1.5 minutes"', 90_000), ('"2 Hours"', 7_200_000), ('"20 milliseconds"', 20), ("0.2", 200)]
+)
+def test_an_interval_is_told_to_spark_in_a_unit_of_which_it_needs_no_parts(
+    tmp_path: Path, interval: str, told: int
+) -> None:
+    found = read(tmp_path, change('"10 seconds"', interval))
+    assert found.trigger.for_spark == {"processingTime": f"{told} milliseconds"}
 
 
 def change(old: str, new: str) -> str:

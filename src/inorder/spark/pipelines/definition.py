@@ -84,7 +84,10 @@ class Trigger:
         if self.available_now:
             return {"availableNow": True}
         interval = self.processing_time if self.processing_time is not None else DEFAULT_INTERVAL
-        return {"processingTime": interval if isinstance(interval, str) else f"{round(interval * 1000)} milliseconds"}
+        length = seconds("processing_time", interval)
+        assert length is not None
+        # Not the text as it stands: of minutes and hours Spark reads no parts.
+        return {"processingTime": f"{round(length * 1000)} milliseconds"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
