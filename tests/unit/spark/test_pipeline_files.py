@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from inorder.errors import InvalidArgument, NotFound, PipelineInvalid
+from inorder.spark.buckets import BucketState, Manifest
+from inorder.spark.folders import Folder
 from inorder.spark.pipelines import Pipeline, read_pipeline
 from inorder.spark.pipelines.checking import OPERATORS, SOURCE, TOP, TRANSFORM, TRIGGER
 from inorder.spark.pipelines.definition import Order, Transform, Trigger
@@ -384,6 +386,14 @@ def test_it_is_explained_without_spark(tmp_path: Path) -> None:
             assert "every 60 s somebody looks, also when no row comes" in done.stdout
         else:
             assert "columns and SQL were not looked at, as Spark is not here" in done.stdout
+
+
+def test_a_state_that_exists_says_how_many_buckets_it_has(tmp_path: Path) -> None:
+    found = read(tmp_path, GOOD)
+    assert "as many buckets as the cluster has cores when it first runs" in dict(explanation(found))["state"]
+    manifest = Manifest(operator="resequence", buckets=3, columns={}, schema={})
+    BucketState(Folder(f"{found.checkpoint}/inorder"), manifest).open()
+    assert "in 3 buckets, as it began with" in dict(explanation(found))["state"]
 
 
 def test_what_may_surprise_is_said(tmp_path: Path) -> None:

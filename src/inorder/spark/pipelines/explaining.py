@@ -114,8 +114,9 @@ def _buckets(order: Order, place: str) -> str:
     if "buckets" in order.options:
         return f"{order.options['buckets']} buckets"
     try:
-        recorded = json.loads(Path(place.removeprefix("file:"), "manifest.json").read_bytes())["buckets"]
-        return f"{recorded} buckets, as it began with"
+        written = Path(place.removeprefix("file:"), "manifest.json").read_text(encoding="utf-8")
+        manifest, _ = json.JSONDecoder().raw_decode(written)  # behind it stands its checksum
+        return f"{manifest['buckets']} buckets, as it began with"
     except (OSError, ValueError, LookupError):
         return "as many buckets as the cluster has cores when it first runs"
 
