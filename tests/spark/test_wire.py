@@ -177,6 +177,19 @@ def test_wrong_addresses_are_named(spark: SparkSession, server: ServerProcess) -
         SinkOptions.of({"url": "http://127.0.0.1:80", "topic": "in"})
 
 
+@pytest.mark.usefixtures("spark")
+def test_an_audit_shows_the_token_of_its_server_to_nobody(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, page = f"{server.url}?token=secret", tmp_path / "audit.html"
+    wanted = ["--sequence", "position", "--html", str(page), "--json"]
+    assert main(["audit", url, *wanted]) == 2
+    assert capsys.readouterr().err == f"inorder: {server.url} is a server: name the topic\n"
+    main(["audit", url, "--topic", "in", *wanted])
+    assert f'"source": "topic in in {server.url}"' in capsys.readouterr().out
+    assert f"Order audit: topic in in {server.url}<" in page.read_text()
+
+
 def test_a_stream_through_a_server_that_is_killed_publishes_each_row_once(
     spark: SparkSession, server: ServerProcess, tmp_path: Path
 ) -> None:

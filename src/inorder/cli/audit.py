@@ -15,6 +15,7 @@ from inorder.cli.showing import print_json
 from inorder.cli.verbs import Verbs, add_verb
 from inorder.cli.wording import counted, table
 from inorder.errors import InvalidArgument
+from inorder.spark.addresses import shown
 from inorder.spark.findings import KINDS, Findings
 from inorder.spark.wording import duration, sentence, share
 
@@ -122,6 +123,7 @@ def _audited(spark: SparkSession, given: argparse.Namespace, options: dict[str, 
     from inorder.spark.logs import open_log
     from inorder.spark.reasons import reason
 
+    source = shown(given.source)  # on a page, which others may see
     try:
         log = open_log(spark, given.source, given.format, options)
         return audit(
@@ -137,10 +139,10 @@ def _audited(spark: SparkSession, given: argparse.Namespace, options: dict[str, 
             partitions=given.partitions,
             allow=[kind.strip() for kind in given.allow.split(",") if kind.strip()],
             top=given.top,
-            source=given.source if given.topic is None else f"topic {given.topic} in {given.source}",
+            source=source if given.topic is None else f"topic {given.topic} in {source}",
         )
     except (PySparkException, Py4JJavaError) as error:  # the latter where PySpark has no name, as for a missing jar
-        raise InvalidArgument(f"{given.source} cannot be read: {reason(error)}") from None
+        raise InvalidArgument(f"{source} cannot be read: {reason(error)}") from None
 
 
 def _told(found: Findings) -> Iterator[str]:

@@ -29,5 +29,12 @@ def folder_of(url: str) -> str:
     if url.startswith("file:"):
         return address.folder_of(url)[0]
     if re.match(r"[A-Za-z][\w+.-]*:", url):
-        raise InvalidArgument(f"url: 'file:' and a folder, a path, or grpc://host:port, not {url!r}")
+        raise InvalidArgument(
+            f"url: 'file:' and a folder, a path, or grpc://host:port, not {address.without_options(url)!r}"
+        )
     return url
+
+
+def shown(url: str) -> str:
+    """Where something is, as others may see it: of a server nothing that may be secret."""
+    return address.without_options(url) if is_address(url) else url

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 from inorder.errors import InvalidArgument, NotFound
 from inorder.journal.reading import existing_journal
 from inorder.spark import register
-from inorder.spark.addresses import folder_of
+from inorder.spark.addresses import folder_of, shown
 from inorder.spark.arrival import LINE_POSITION
 from inorder.transport.address import is_address
 
@@ -38,7 +38,7 @@ def open_log(spark: SparkSession, source: str, kind: str | None, options: Mappin
         register(spark)
         if not has_topic:
             what = "a server" if is_address(source) else "the folder of a broker"
-            raise InvalidArgument(f"{source} is {what}: name the topic")
+            raise InvalidArgument(f"{shown(source)} is {what}: name the topic")
     if kind == "kafka":
         return Log(spark.read.format(kind).options(**{"subscribe": source, **options}).load(), None)
     if ":" not in source:

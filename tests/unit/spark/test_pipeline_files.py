@@ -396,6 +396,13 @@ def test_a_state_that_exists_says_how_many_buckets_it_has(tmp_path: Path) -> Non
     assert "in 3 buckets, as it began with" in dict(explanation(found))["state"]
 
 
+def test_the_token_of_a_server_is_not_explained(tmp_path: Path) -> None:
+    found = read(tmp_path, change('"./data"', '"grpc://127.0.0.1:8085?token=secret"'))
+    assert dict(explanation(found))["source"].startswith("topic orders in grpc://127.0.0.1:8085, by position")
+    [problem] = wrong(tmp_path, change('"./data"', '"grpcs://127.0.0.1:8085?token=secret"'))
+    assert problem.endswith("not 'grpcs://127.0.0.1:8085'")
+
+
 def test_what_may_surprise_is_said(tmp_path: Path) -> None:
     [note] = warnings(read(tmp_path, change('gap_timeout = "30 minutes"', "")))
     assert note.startswith("[order] gap_timeout: there is none, so a row that never comes holds up its key, until 1000")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from inorder.options import DEFAULT_PARKED
+from inorder.spark.addresses import shown
 from inorder.spark.pipelines.checking import OF_KEYS, WITH_TIMEOUT
 from inorder.spark.pipelines.definition import DEFAULT_INTERVAL, Order, Pipeline, Transform, Trigger
 
@@ -68,7 +69,7 @@ def _source(pipeline: Pipeline) -> str:
     if source.table is not None:
         text = f"the table {source.table}, as it grows"
     elif source.format == "inorder":
-        text = f"topic {source.topic} in {source.url}, by position: each message once"
+        text = f"topic {source.topic} in {shown(source.url or '')}, by position: each message once"
     else:
         text = f"{source.format}{f' in {source.path}' if source.path else ''}, as it grows"
     return f"{text}; of it: {' '.join(source.sql.split())}" if source.sql else text
