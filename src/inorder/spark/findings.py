@@ -31,7 +31,9 @@ class Violation:
     until: int | None = None  # of a gap, the last that is missing
     other_position: str | None = None  # of the event that overtook it first
     places: int | None = None  # how many events of its key came since it was overtaken
-    time_us: int | None = None  # how long that was, or for how long the runs overlapped
+    # How long that was; without times of arrival, how much earlier it happened than the latest event before it; or for
+    # how long the runs overlapped.
+    time_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,13 @@ def sentence(one: Violation, found: Findings) -> str:
     match one.kind:
         case "reordered":
             late = f"{counted(one.places or 0, 'event')} of its key"
-            if one.time_us is not None:
-                late += f" and {duration(one.time_us)}"
-            return f"{value} came {late} after it was overtaken, at position {one.other_position}"
+            where = f"after it was overtaken, at position {one.other_position}"
+            if one.time_us is None:
+                return f"{value} came {late} {where}"
+            if found.columns.arrival_time is not None:
+                return f"{value} came {late} and {duration(one.time_us)} {where}"
+            earlier = f"it happened {duration(one.time_us)} earlier than the latest event before it"
+            return f"{value} came {late} {where}; {earlier}"
         case "gap" if one.until == one.value:
             return f"{value} is missing; a higher number came here"
         case "gap":

@@ -1,0 +1,63 @@
+"""What an audit found, in words: on its page and in sentences, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from inorder.spark.findings import Columns, Findings, Violation
+from inorder.spark.wording import sentence
+
+COLUMNS = Columns(
+    key="user",
+    sequence="number",
+    arrival_order="position",
+    time=None,
+    arrival_time=None,
+    runs=None,
+    partition=None,
+)
+NOTHING = Findings(
+    source="the log",
+    columns=COLUMNS,
+    allowed=(),
+    events=0,
+    unkeyed=0,
+    unplaced=0,
+    keys=0,
+    broken_keys=0,
+    reordered=0,
+    gaps=0,
+    missing=0,
+    duplicates=0,
+    overlapping=None,
+    unmeasured_runs=None,
+    untimed=None,
+    farthest=0,
+    longest_wait_us=None,
+    buffer=0,
+    timeout_us=None,
+    watermark_us=None,
+    lateness=(),
+    waits=None,
+    hot_keys=(),
+    worst_keys=(),
+    partitions=(),
+    imbalance=1.0,
+    split_keys=None,
+    violations=(),
+)
+
+
+def found(columns: dict[str, str | None] | None = None, **figures: Any) -> Findings:
+    return replace(NOTHING, columns=replace(COLUMNS, **columns or {}), **figures)
+
+
+def test_how_late_an_event_came_is_not_how_much_earlier_it_happened() -> None:
+    late = Violation("reordered", "a", "7", 2, other_position="4", places=3, time_us=5_000_000)
+    overtaken = "after it was overtaken, at position 4"
+    assert sentence(late, found({"arrival_time": "at"})) == f"number 2 came 3 events of its key and 5 s {overtaken}"
+    assert sentence(late, found({"time": "happened"})) == (
+        f"number 2 came 3 events of its key {overtaken}; it happened 5 s earlier than the latest event before it"
+    )
+    assert sentence(replace(late, time_us=None), found()) == f"number 2 came 3 events of its key {overtaken}"
