@@ -172,6 +172,6 @@ def _told(found: Findings) -> Iterator[str]:
 def _advice(found: Findings) -> Iterator[str]:
     yield f"a buffer of {counted(found.buffer, 'event')} per key"
     if found.longest_wait_us is not None:
-        yield f"a timeout of more than {duration(found.longest_wait_us)}"
+        yield f"a timeout of more than {duration(found.longest_wait_us, at_least=True)}"
     if found.watermark_us is not None:
-        yield f"a watermark of {duration(found.watermark_us)}"
+        yield f"a watermark of {duration(found.watermark_us, at_least=True)}"

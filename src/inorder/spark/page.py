@@ -121,10 +121,10 @@ def _repair(found: Findings) -> str:
     rows = [["buffer", counted(found.buffer, "event"), "so many events of one key had to wait at once"]]
     if found.longest_wait_us is not None:
         text = "so long an event had to wait for another that came"
-        rows.append(["timeout", f"more than {duration(found.longest_wait_us)}", text])
+        rows.append(["timeout", f"more than {duration(found.longest_wait_us, at_least=True)}", text])
     if found.watermark_us is not None:
         text = "the delay of a watermark that drops no event as too late"
-        rows.append(["watermark", duration(found.watermark_us), text])
+        rows.append(["watermark", duration(found.watermark_us, at_least=True), text])
     note = ""
     if found.columns.sequence is not None:
         settings = [f"capacity={found.buffer}", 'when_full="gap"']

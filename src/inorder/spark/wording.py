@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 
 from inorder.clock import MICROSECONDS
 from inorder.spark.findings import Findings, Violation, counted
@@ -46,12 +47,13 @@ def _value(value: int | None, found: Findings) -> str:
         return f"the event of {value:,} µs from 1970 on"
 
 
-def duration(time_us: int) -> str:
-    """In the unit that reads best, to six digits."""
+def duration(time_us: int, *, at_least: bool = False) -> str:
+    """In the unit that reads best, to six digits; with `at_least` never less, for what must last so long."""
     units = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (MICROSECONDS, "s"), (1_000, "ms"))
+    digits = Context(prec=6, rounding=ROUND_CEILING if at_least else ROUND_HALF_EVEN)
     for length, unit in units:
         if time_us >= length:
-            return f"{time_us / length:.6g} {unit}"
+            return f"{digits.divide(Decimal(time_us), Decimal(length)).normalize():f} {unit}"
     return f"{time_us} µs"
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from inorder.spark.findings import Columns, Findings, Violation
-from inorder.spark.wording import sentence
+import pytest
+
+from inorder.spark.findings import Bar, Columns, Findings, Violation
+from inorder.spark.page import page
+from inorder.spark.wording import duration, sentence
 
 COLUMNS = Columns(
     key="user",
@@ -61,3 +64,27 @@ def test_how_late_an_event_came_is_not_how_much_earlier_it_happened() -> None:
         f"number 2 came 3 events of its key {overtaken}; it happened 5 s earlier than the latest event before it"
     )
     assert sentence(replace(late, time_us=None), found()) == f"number 2 came 3 events of its key {overtaken}"
+
+
+@pytest.mark.parametrize(
+    ("time_us", "nearest", "enough"),
+    [
+        (0, "0 µs", "0 µs"),
+        (999, "999 µs", "999 µs"),
+        (240_000, "240 ms", "240 ms"),
+        (5_000_000, "5 s", "5 s"),
+        (1_234_567_890, "20.5761 min", "20.5762 min"),
+        (86_400_000_001, "1 d", "1.00001 d"),
+        (10**7 * 86_400_000_000, "10000000 d", "10000000 d"),
+    ],
+)
+def test_a_time_that_must_be_enough_is_not_rounded_down(time_us: int, nearest: str, enough: str) -> None:
+    assert (duration(time_us), duration(time_us, at_least=True)) == (nearest, enough)
+
+
+def test_what_would_repair_a_log_is_enough_as_it_is_shown() -> None:
+    least_us = 1_234_567_890
+    late = {"reordered": 1, "lateness": (Bar(1, 1),), "longest_wait_us": least_us, "watermark_us": least_us}
+    html = page(found({"time": "happened"}, **late))
+    assert "more than 20.5762 min<" in html
+    assert ">20.5762 min<" in html
