@@ -7,7 +7,7 @@ from html import escape
 
 from inorder.clock import MICROSECONDS
 from inorder.spark.charts import Line, bars
-from inorder.spark.findings import Bar, Findings, KeyFindings, Kind, counted
+from inorder.spark.findings import PLACES, Bar, Findings, KeyFindings, Kind, counted
 from inorder.spark.wording import duration, sentence, share
 
 _STYLE = """
@@ -165,6 +165,8 @@ def _bars(found: Sequence[Bar], all_late: int, label: Callable[[int, int | None]
 
 
 def _places(first: int, end: int | None) -> str:
+    if first == PLACES[-1]:
+        return f"{first:,} and more"
     last = (end or 2 * first) - 1
     return f"{first:,}" if last == first else f"{first:,} to {last:,}"
 

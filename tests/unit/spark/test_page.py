@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inorder.spark.findings import Bar, Columns, Findings, Violation
+from inorder.spark.findings import PLACES, Bar, Columns, Findings, Violation
 from inorder.spark.page import page
 from inorder.spark.wording import duration, sentence
 
@@ -88,3 +88,12 @@ def test_what_would_repair_a_log_is_enough_as_it_is_shown() -> None:
     html = page(found({"time": "happened"}, **late))
     assert "more than 20.5762 min<" in html
     assert ">20.5762 min<" in html
+
+
+def test_the_last_bar_of_a_histogram_has_no_end() -> None:
+    bars = tuple(Bar(first, 1) for first in PLACES)
+    html = page(found(reordered=len(bars), lateness=bars, farthest=5_000_000))
+    assert ">524,288 to 1,048,575<" in html
+    assert ">1,048,576 and more<" in html
+    html = page(found(reordered=len(bars) - 1, lateness=bars[:-1], farthest=600_000))
+    assert ">524,288 to 1,048,575<" in html
