@@ -156,7 +156,8 @@ class Calls:
     def answers(self, method: str, request: Callable[[], bytes]) -> Iterator[bytes]:
         """All answers to a request, for somebody who waits for them; asked for again where the connection ends.
 
-        And where its token was revoked on the way: there may be another one by now.
+        And where some have come, if somebody on the way has ended it, as a proxy does after a while, or its token was
+        revoked: there may be another one by now.
         """
         waits, give_up = pauses(), time.monotonic() + self.timeout_seconds
         while True:
@@ -170,7 +171,8 @@ class Calls:
             except grpc.RpcError:
                 error = self.error_of(call)
                 pause = pause_after(error, waits)
-                again = self.worth_repeating(error) or (answered and isinstance(error, Unauthenticated))
+                goes_on = isinstance(error, Unauthenticated) or not self.ends_for_good(error)
+                again = self.worth_repeating(error) or (answered and goes_on)
                 if not again or time.monotonic() + pause > give_up:
                     raise error from None
                 time.sleep(pause)
