@@ -160,7 +160,7 @@ def _told(found: Findings) -> Iterator[str]:
     if found.hot_keys:
         hottest = found.hot_keys[0]
         yield f"hottest key: {hottest.key}, {counted(hottest.events, 'event')} ({share(hottest.share)})"
-        yield f"hottest of {counted(len(found.partitions), 'partition')}: {found.imbalance:.2f} times an equal share"
+        yield f"hottest of {counted(found.partition_count, 'partition')}: {found.imbalance:.2f} times an equal share"
     if found.split_keys:
         yield f"{counted(found.split_keys, 'key')} in more than one partition"
     if found.violations:

@@ -124,6 +124,12 @@ class Findings:
         return dict(zip(KINDS, counts, strict=True))[kind]
 
     @property
+    def partition_count(self) -> int:
+        """How many there are, also those that `partitions` has no room for."""
+        hottest = max((one.share for one in self.partitions), default=0)
+        return round(self.imbalance / hottest) if hottest else len(self.partitions)
+
+    @property
     def in_order(self) -> bool:
         """Proven: every event that has a key was looked at, and nothing was found but what is allowed."""
         return not any(self.count(kind) for kind in KINDS if kind not in self.allowed)

@@ -210,7 +210,7 @@ def _worst(keys: Iterable[KeyFindings], found: Findings) -> str:
 def _partitions(found: Findings) -> str:
     if not found.partitions or found.events == found.unkeyed:
         return ""
-    count = len(found.partitions)
+    count = found.partition_count
     even = 1 / count
     if found.columns.partition is None:
         text = f"Events of each of {counted(count, 'partition')}, if inorder's hash of the key spread them."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from inorder.spark.findings import PLACES, Bar, Columns, Findings, Violation
+from inorder.options import SLOTS
+from inorder.spark.findings import PLACES, Bar, Columns, Findings, PartitionLoad, Violation
 from inorder.spark.page import page
 from inorder.spark.wording import duration, sentence
 
@@ -52,7 +54,7 @@ NOTHING = Findings(
 )
 
 
-def found(columns: dict[str, str | None] | None = None, **figures: Any) -> Findings:
+def found(columns: dict[str, Any] | None = None, **figures: Any) -> Findings:
     return replace(NOTHING, columns=replace(COLUMNS, **columns or {}), **figures)
 
 
@@ -97,3 +99,14 @@ def test_the_last_bar_of_a_histogram_has_no_end() -> None:
     assert ">1,048,576 and more<" in html
     html = page(found(reordered=len(bars) - 1, lateness=bars[:-1], farthest=600_000))
     assert ">524,288 to 1,048,575<" in html
+
+
+def test_partitions_that_there_is_no_room_for_count_all_the_same() -> None:
+    loads = tuple(PartitionLoad(str(number), 2, 1 / 5_000) for number in range(SLOTS))
+    even = found({"partition": "shard"}, events=10_000, keys=10_000, partitions=loads, imbalance=1.0)
+    assert even.partition_count == 5_000
+    html = page(even)
+    assert "And 4,968 more." in html
+    assert re.findall(r'<rect [^>]*width="([\d.]+)"', html) == ["420.0"] * 32  # as long as an equal share is
+    assert replace(even, partitions=loads[:3], imbalance=3 / 5_000).partition_count == 3
+    assert NOTHING.partition_count == 0
