@@ -69,7 +69,8 @@ def _verdict(found: Findings) -> str:
     keyed = found.events - found.unkeyed
     subject = f"{counted(keyed, 'event')} of {counted(found.keys, 'key')}"
     if not keyed:
-        headline, text = "Nothing to judge", "No event has a key, so no order was promised."
+        headline = "Nothing to judge"
+        text = "No event has a key, so no order was promised." if found.events else "There are no events."
     elif found.in_order:
         headline = "In order"
         text = f"Proven for all {subject}: in each key, every event arrived after all that belong before it."

@@ -110,3 +110,8 @@ def test_partitions_that_there_is_no_room_for_count_all_the_same() -> None:
     assert re.findall(r'<rect [^>]*width="([\d.]+)"', html) == ["420.0"] * 32  # as long as an equal share is
     assert replace(even, partitions=loads[:3], imbalance=3 / 5_000).partition_count == 3
     assert NOTHING.partition_count == 0
+
+
+def test_an_empty_log_is_not_one_without_keys() -> None:
+    assert "There are no events." in page(NOTHING)
+    assert "No event has a key, so no order was promised." in page(found(events=3, unkeyed=3))
