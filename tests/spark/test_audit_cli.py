@@ -75,6 +75,15 @@ def test_a_file_that_is_read_in_pieces_keeps_the_order_of_its_lines(
     assert (code, out.splitlines()[0]) == (0, "in order: 3,000 events of 3 keys")
 
 
+def test_a_line_that_was_cut_short_is_no_event_without_a_key(tmp_path: Path, capsys: CAPSYS) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("number,user,at\n1,a,\n2,a,\n3")
+    code, _, err = run(capsys, log, "--key", "user", "--sequence", "number")  # without `at`
+    assert (code, "log.csv cannot be read" in err, "[3,null]" in err) == (2, True, True)
+    code, out, _ = run(capsys, log, "--key", "user", "--sequence", "number", "--option", "mode=DROPMALFORMED")
+    assert (code, out.splitlines()[0]) == (0, "in order: 2 events of 1 key")
+
+
 def test_several_files_of_text_need_a_position(tmp_path: Path, capsys: CAPSYS) -> None:
     folder = tmp_path / "log"
     folder.mkdir()

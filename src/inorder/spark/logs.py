@@ -43,7 +43,8 @@ def open_log(spark: SparkSession, source: str, kind: str | None, options: Mappin
         return Log(spark.read.format(kind).options(**{"subscribe": source, **options}).load(), None)
     if ":" not in source:
         source = str(Path(source).absolute())  # Spark may have been started elsewhere
-    given = {"header": "true", **options} if kind == "csv" else dict(options)
+    # Where Spark reads only some columns of CSV, it does not see that a line ends too early.
+    given = {"header": "true", "columnPruning": "false", **options} if kind == "csv" else dict(options)
     if kind in ("csv", "json") and "mode" not in {name.lower() for name in options}:
         given["mode"] = "FAILFAST"  # else a line that cannot be read is an event without a key, which breaks nothing
     rows = spark.read.format(kind).options(**given).load(source)
