@@ -60,6 +60,16 @@ def test_a_file_in_order_ends_well(tmp_path: Path, capsys: CAPSYS) -> None:
     assert (code, out.splitlines()[0]) == (0, "in order: 4 events of 2 keys")
 
 
+@pytest.mark.parametrize("source", ["log.csv", "file:log.csv", "file:./log.csv"])
+def test_a_relative_path_starts_where_the_command_does(
+    tmp_path: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    csv(tmp_path / "log.csv", "a,1,", "a,2,")
+    code, out, err = run(capsys, source, "--key", "user", "--sequence", "number")
+    assert (code, out.splitlines()[:1], err) == (0, ["in order: 2 events of 1 key"], "")
+
+
 def test_a_file_that_is_read_in_pieces_keeps_the_order_of_its_lines(
     tmp_path: Path, capsys: CAPSYS, spark: SparkSession
 ) -> None:

@@ -15,6 +15,7 @@ from inorder.journal.reading import existing_journal
 from inorder.spark import register
 from inorder.spark.addresses import folder_of, shown
 from inorder.spark.arrival import LINE_POSITION
+from inorder.spark.folders import whole
 from inorder.transport.address import is_address
 
 _BY_ENDING = {"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"}
@@ -41,8 +42,8 @@ def open_log(spark: SparkSession, source: str, kind: str | None, options: Mappin
             raise InvalidArgument(f"{shown(source)} is {what}: name the topic")
     if kind == "kafka":
         return Log(spark.read.format(kind).options(**{"subscribe": source, **options}).load(), None)
-    if ":" not in source:
-        source = str(Path(source).absolute())  # Spark may have been started elsewhere
+    if ":" not in source or kind != "inorder":
+        source = whole(source)  # Spark may have been started elsewhere, and reads nothing relative behind `file:`
     # Where Spark reads only some columns of CSV, it does not see that a line ends too early.
     given = {"header": "true", "columnPruning": "false", **options} if kind == "csv" else dict(options)
     if kind in ("csv", "json") and "mode" not in {name.lower() for name in options}:
