@@ -121,6 +121,22 @@ def test_values_arrive_as_they_are(spark: SparkSession, url: str) -> None:
     assert second == (*whole[:12], [1, 2], {"x": 1, "y": "y"}, {"m": 1})
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
+def test_a_moment_is_the_same_in_any_session_also_where_offsets_had_seconds(
+    spark: SparkSession, url: str, zone: str
+) -> None:
+    moments_us = [-62_000_000_000_000_000, -3_000_000_000_123_456, 0, 253_402_300_799_999_999]
+    rows = spark.createDataFrame([*enumerate(moments_us)], "key INT, number BIGINT")
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        table(url)(rows.selectExpr("key", "number", "timestamp_micros(number) AS time"), 0)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    found = run(url, "SELECT (extract(epoch FROM time) * 1000000)::bigint FROM orders ORDER BY key")
+    assert [moment_us for (moment_us,) in found] == moments_us
+
+
 def test_tables_of_ones_own_keep_their_types_and_need_an_index(spark: SparkSession, url: str) -> None:
     rows = spark.createDataFrame(
         [("a", 1, "0b7e8c1e-9d0b-4d5f-8d5b-3a1f0c9f3a11")], "key STRING, number INT, id STRING"

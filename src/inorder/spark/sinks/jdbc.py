@@ -209,6 +209,10 @@ def _as_text(one: Any) -> Any:
     value, kind = column(one.name), one.dataType.typeName()
     if kind == "binary":
         value = F.concat(F.lit("\\x"), F.hex(value))
+    elif kind == "timestamp":
+        # With the seconds of its offset, which Arrow leaves out: there were some before there were time zones. A year
+        # behind 9999 has a sign, which PostgreSQL does not know.
+        value = F.ltrim(F.date_format(value, "yyyy-MM-dd HH:mm:ss.SSSSSSXXXXX"), F.lit("+"))
     elif kind in ("array", "map", "struct", "variant"):
         value = F.to_json(value)
     return value.alias(one.name)
