@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate
 from typing import NamedTuple
+from unicodedata import east_asian_width
 
 _ROW = 26
 _LABEL = 190
-_BARS = 420
-_FIGURE = 130
-_LETTERS = 26  # of a label: as many as fit
+_BARS = 380
+_FIGURE = 170  # for one of ten digits and its share, in a font as wide as DejaVu Sans
+_LETTERS = 20  # of a label: as many as fit, also if they are capitals
 
 
 class Line(NamedTuple):
@@ -53,4 +55,7 @@ def bars(title: str, lines: Sequence[Line], *, mark: tuple[float, str] | None = 
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= _LETTERS else f"{label[: _LETTERS - 1]}…"
+    widths = [*accumulate(2 if east_asian_width(letter) in ("W", "F") else 1 for letter in label)]
+    if not label or widths[-1] <= _LETTERS:
+        return label
+    return f"{label[: sum(width < _LETTERS for width in widths)]}…"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from inorder.options import SLOTS
+from inorder.spark.charts import Line, bars
 from inorder.spark.findings import PLACES, Bar, Columns, Findings, PartitionLoad, Violation
 from inorder.spark.page import page
 from inorder.spark.wording import duration, sentence
@@ -93,11 +94,11 @@ def test_what_would_repair_a_log_is_enough_as_it_is_shown() -> None:
 
 
 def test_the_last_bar_of_a_histogram_has_no_end() -> None:
-    bars = tuple(Bar(first, 1) for first in PLACES)
-    html = page(found(reordered=len(bars), lateness=bars, farthest=5_000_000))
+    late = tuple(Bar(first, 1) for first in PLACES)
+    html = page(found(reordered=len(late), lateness=late, farthest=5_000_000))
     assert ">524,288 to 1,048,575<" in html
     assert ">1,048,576 and more<" in html
-    html = page(found(reordered=len(bars) - 1, lateness=bars[:-1], farthest=600_000))
+    html = page(found(reordered=len(late) - 1, lateness=late[:-1], farthest=600_000))
     assert ">524,288 to 1,048,575<" in html
 
 
@@ -107,7 +108,9 @@ def test_partitions_that_there_is_no_room_for_count_all_the_same() -> None:
     assert even.partition_count == 5_000
     html = page(even)
     assert "And 4,968 more." in html
-    assert re.findall(r'<rect [^>]*width="([\d.]+)"', html) == ["420.0"] * 32  # as long as an equal share is
+    [mark] = re.findall(r'<line class="mark" x1="([\d.]+)"', html)
+    ends = [float(x) + float(width) for x, width in re.findall(r'<rect [^>]*x="(\d+)"[^>]*width="([\d.]+)"', html)]
+    assert ends == [float(mark)] * 32  # each bar is an equal share
     assert replace(even, partitions=loads[:3], imbalance=3 / 5_000).partition_count == 3
     assert NOTHING.partition_count == 0
 
@@ -115,3 +118,23 @@ def test_partitions_that_there_is_no_room_for_count_all_the_same() -> None:
 def test_an_empty_log_is_not_one_without_keys() -> None:
     assert "There are no events." in page(NOTHING)
     assert "No event has a key, so no order was promised." in page(found(events=3, unkeyed=3))
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("", ""),
+        ("a" * 20, "a" * 20),
+        ("3F2504E0-4F89-11D3-9A0C-0305E82C3301", "3F2504E0-4F89-11D3-…"),
+        ("\N{CJK UNIFIED IDEOGRAPH-5BA2}" * 11, "\N{CJK UNIFIED IDEOGRAPH-5BA2}" * 9 + "…"),
+    ],
+)
+def test_what_stands_at_a_bar_has_room(label: str, shown: str) -> None:
+    """In DejaVu Sans, which is wide: a capital has about 9 pixels, one of a figure 7.3, and an ideograph 13."""
+    svg = bars("load", [Line(label, 10**9, "1,000,000,000 (100.0%)")])
+    [width] = re.findall(r'viewBox="0 0 (\d+) ', svg)
+    [(end, text)] = re.findall(r'<text class="label" x="(\d+)" [^>]*>([^<]*)<', svg)
+    [(start, figure)] = re.findall(r'<text class="figure" x="([\d.]+)" [^>]*>([^<]*)<', svg)
+    assert text == shown
+    assert sum(13 if letter > "\u3000" else 9 for letter in text) <= int(end)
+    assert float(start) + 7.3 * len(figure) <= int(width)
