@@ -184,6 +184,20 @@ def test_a_run_that_fails_is_told_in_a_line_and_the_next_one_goes_on_without_los
     }
 
 
+def test_a_batch_that_is_done_is_not_blamed_for_the_one_that_could_not_begin(
+    queue: MessageQueue, tmp_path: Path, capsys: CAPSYS
+) -> None:
+    file = pipeline(tmp_path, HEAD, TOPIC, PARQUET, AVAILABLE_NOW)
+    publish(queue, [("order-1", 1)])
+    assert run(capsys, "run", file)[0] == 0
+    queue.unregister_topic("orders")
+    queue.register_topic("orders", {"message_retention_duration": 3600})
+    publish(queue, [("order-1", 1)])
+    code, _, err = run(capsys, "run", file)
+    assert code == 1
+    assert err.splitlines()[-1].startswith("inorder: batch 1 failed: topic 'orders' was deleted and created again")
+
+
 def test_a_table_of_postgresql_has_the_newest_row_of_each_key_and_its_history(
     postgres_url: str, tmp_path: Path, capsys: CAPSYS
 ) -> None:

@@ -110,9 +110,13 @@ class Run:
         return last_counts(folder, after=self._told)
 
     def _last_batch(self) -> str:
-        """The one that was begun last, as Spark notes it before it begins."""
-        offsets = Folder(self._built.pipeline.checkpoint).sizes("offsets")
-        return f"batch {max((int(name) for name in offsets if name.isdecimal()), default=0)}"
+        """The one that was begun last, as Spark notes it before it begins; or the next one, if that is done."""
+        checkpoint = Folder(self._built.pipeline.checkpoint)
+        begun, done = (
+            max((int(name) for name in checkpoint.sizes(log) if name.isdecimal()), default=-1)
+            for log in ("offsets", "commits")
+        )
+        return f"batch {max(begun, done + 1)}"
 
 
 def _done(progress: list[Any], told: int) -> Iterator[tuple[int, int, float]]:
