@@ -43,6 +43,21 @@ def test_values_are_sorted_as_spark_sorts_them_and_nulls_are_last(
     assert repr(values.take(order).to_pylist()) == repr(pa.array(wanted, kind).to_pylist())
 
 
+@pytest.mark.parametrize(
+    ("kind", "ascending"),
+    [
+        (pa.struct([("us", pa.timestamp("us", "UTC"))]), [{"us": us} for us in (-(2**62), 0, 253_402_318_799_000_000)]),
+        (pa.list_(pa.struct([("day", pa.date32())])), [[{"day": day}] for day in (-(2**30), 0, 2**30)]),
+        (pa.map_(pa.string(), pa.timestamp("us")), [[("a", 0)], [("a", 2**62)], [("b", -(2**62))]]),
+    ],
+    ids=str,
+)
+def test_times_that_python_does_not_know_are_sorted_as_well(kind: pa.DataType, ascending: list[Any]) -> None:
+    values = pa.array(ascending[::-1], kind)
+    order = pc.sort_indices(pa.table({"it": sortable(values)}), [("it", "ascending")])
+    assert values.take(order).equals(pa.array(ascending, kind))
+
+
 def test_a_position_may_have_parts() -> None:
     table = pa.table(
         {"key": ["a", "a"], "id": ["x", "x"], "place": pa.array([(0, 10), (0, 9)], PAIR), "event": ["second", "first"]}
