@@ -73,20 +73,22 @@ class SystemClock:
 class _TimerThread:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._changed = threading.Condition()
+        # Reentrant, as the garbage collector may get here from inside. Taken by itself and not by the condition, whose
+        # own steps may be interrupted by Ctrl-C, and would leave it held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._heap: list[tuple[int, int, Timer]] = []
         self._heap_limit = 64
         self._tie = itertools.count()
-        self._started = False
+        self._running = False
 
     def add(self, when_us: int, callback: Callable[[], object]) -> Timer:
         timer = Timer(callback)
-        with self._changed:  # reentrant, as the garbage collector may get here from inside
+        with self._lock:
             heapq.heappush(self._heap, (when_us, next(self._tie), timer))
             if len(self._heap) > self._heap_limit:
                 self._forget_cancelled()
-            if not self._started:
-                self._started = True
+            if not self._running:  # nor if a start failed, or was interrupted: then timers would wait for ever
                 threading.Thread(target=self._run, name="inorder-timers", daemon=True).start()
             elif self._heap[0][2] is timer:
                 self._changed.notify()
@@ -100,8 +102,12 @@ class _TimerThread:
         self._heap_limit = 2 * len(self._heap) + 64  # so that looking costs little per timer
 
     def _run(self) -> None:
+        with self._lock:
+            if self._running:  # another one was faster
+                return
+            self._running = True
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._heap or self._heap[0][0] > self._clock.now_us():
                     wait_us = self._heap[0][0] - self._clock.now_us() if self._heap else LONGEST_WAIT_US
                     self._changed.wait(min(max(wait_us, 0), LONGEST_WAIT_US) / MICROSECONDS)

@@ -12,6 +12,8 @@ import pytest
 from inorder.clock import MICROSECONDS, SystemClock
 from inorder.testing.clock import ManualClock
 
+from .interrupts import is_interrupted
+
 PATIENCE_SECONDS = 30
 
 
@@ -253,6 +255,29 @@ def test_a_timer_that_is_due_in_a_million_years_ends_no_others() -> None:
     clock.call_at(10**6 * 365 * 86400 * MICROSECONDS, print)
     run_all(clock, 0)
     run_all(clock)
+
+
+def test_timers_run_also_after_a_thread_for_them_could_not_be_started() -> None:
+    clock = SystemClock()
+    threading.stack_size(1 << 47)  # more than there are addresses
+    try:
+        with pytest.raises(RuntimeError, match="start new thread"):
+            clock.call_at(0, print)
+    finally:
+        threading.stack_size(0)
+    run_all(clock)
+
+
+def test_timers_run_also_after_the_first_of_them_was_interrupted_at_any_step() -> None:
+    step, interrupted = 0, True
+    while interrupted:
+        step, clock = step + 1, SystemClock()
+        try:
+            interrupted = is_interrupted(lambda clock=clock: clock.call_at(0, int), step, "inorder.", "threading")
+        except RuntimeError:  # Python itself, which was interrupted while it waited for the thread to start
+            continue
+        run_all(clock, 0)
+    assert step > 10
 
 
 def test_a_manual_clock_tells_when_its_next_timer_is_due() -> None:
