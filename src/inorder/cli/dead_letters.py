@@ -181,8 +181,11 @@ def lent(pubsub: PubSub, given: argparse.Namespace) -> list[dict[str, Any]]:
     name = _morgue(look, given).name
     standing = look.standing(name)
     if standing.backlog_messages == standing.outstanding_messages:
+        if standing.outstanding_messages:
+            print_note(_out(standing.outstanding_messages, name))
         return []
-    batches = pubsub.subscription(name).batches(min(given.max, _AT_ONCE), one_per_key=False)
+    # More than are wanted: those of other subscriptions may stand before them.
+    batches = pubsub.subscription(name).batches(_AT_ONCE, one_per_key=False)
     timer = threading.Timer(_PATIENCE_SECONDS, batches.poke)  # all may wait for a retry
     timer.start()
     found: list[Message] = []
@@ -194,13 +197,13 @@ def lent(pubsub: PubSub, given: argparse.Namespace) -> list[dict[str, Any]]:
     finally:
         timer.cancel()
     _wait_until_back(look, name, standing)
-    if len(found) < min(standing.backlog_messages, given.max):
-        print_note(f"{standing.backlog_messages} wait in {name}; behind the first of an ordered key none can be seen")
-    return [
-        {**plain_message(message), **_source(message.attributes)}
-        for message in found
-        if _is_ours(given, message.attributes)
-    ]
+    ours = [message for message in found if _is_ours(given, message.attributes)]
+    if len(ours) < given.max and len(found) < standing.backlog_messages:
+        print_note(
+            f"{standing.backlog_messages} wait in {name}, and {len(found)} of them could be seen: none behind the "
+            f"first of an ordered key, none that is out or waits for a retry, at most {_AT_ONCE}, and a few megabytes"
+        )
+    return [{**plain_message(message), **_source(message.attributes)} for message in ours[: given.max]]
 
 
 def _wait_until_back(look: Look, name: str, before: Standing) -> None:
@@ -263,14 +266,18 @@ def _waiting(look: Look, morgue: SubscriptionMetadata, *, in_order: bool) -> int
     """How many dead letters there are. If some are out, that is told, or refused where it matters for their order."""
     standing = look.standing(morgue.name)
     if standing.outstanding_messages:
-        out = (
-            f"{counted(standing.outstanding_messages, 'dead letter')} of {morgue.name} out: somebody works on them, or "
-            f"was killed while at it, and they are back within {MAX_ACK_DEADLINE_SECONDS // 60} minutes"
-        )
+        out = _out(standing.outstanding_messages, morgue.name)
         if in_order and not morgue.options.enable_message_ordering:
             raise FailedPrecondition(f"{out}; others may be of the same keys, and are not published before them")
         print_note(out)
     return standing.backlog_messages
+
+
+def _out(count: int, name: str) -> str:
+    return (
+        f"{counted(count, 'dead letter')} of {name} out: somebody works on them, or "
+        f"was killed while at it, and they are back within {MAX_ACK_DEADLINE_SECONDS // 60} minutes"
+    )
 
 
 def _tell_left(left: int) -> None:

@@ -247,6 +247,27 @@ def test_a_broker_that_is_asked_gets_back_what_was_looked_at(
         assert lent(pubsub, given) == []
 
 
+def test_dead_letters_of_other_subscriptions_do_not_hide_those_of_one(
+    queue: MessageQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue.ack(queue.pull("morgue", 2_500))
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+    queue.register_subscription("audit", "orders", {"dead_letter_policy": {**policy, "source": "audit"}})
+    queue.update_subscription("billing", {"dead_letter_policy": {**policy, "source": "billing"}})
+    queue.publish("orders", [Message(b"%d" % number) for number in range(3)])
+    for name in ("audit", "billing"):
+        queue.nack(queue.pull(name, 3))
+    given = argparse.Namespace(subscription="billing", through=None, max=2)
+    with PubSub(queue) as pubsub:
+        found = lent(pubsub, given)
+        assert (data(found), {one["source_subscription"] for one in found}) == ("01", {"billing"})
+        assert capsys.readouterr().err == ""
+        held = queue.pull("morgue", 6)
+        assert lent(pubsub, given) == []
+        assert "6 dead letters of morgue out: somebody works on them" in capsys.readouterr().err
+        queue.nack(held)
+
+
 def test_a_message_is_acked_only_after_the_work_on_it(queue: MessageQueue) -> None:
     """The work ends with the second batch: the first is done, and the rest waits as before."""
     queue.nack(queue.pull("morgue", 1_500))  # so that not all come by their positions
