@@ -27,7 +27,8 @@ from inorder.pending import Pending
 _LAST: Final = 10  # as tail does
 _LOOK_SECONDS: Final = 0.1  # between two looks at a journal
 _AT_ONCE: Final = 1_000
-_KEPT_SECONDS: Final = 600  # so little is left behind by who is killed before it removes its subscription
+# Who is killed before it removes its subscription leaves so little behind, or what the topic retains anyway.
+_KEPT_SECONDS: Final = 600
 _MORE: Final = """\
 A folder shows all that its journal still holds, also what was acked. Of a server only that can be had which its topic
 retains (--message-retention-duration), and what is published from now on.
@@ -113,12 +114,14 @@ def of_topic(topic: Topic, first: int, end: int | None, messages: Messages) -> N
     """Print a topic from a position on, up to `end` or for ever."""
     name = f"inorder-tail-{token_hex(6)}"
     subscription = topic.subscription(name).on("gap", messages.gap)
-    subscription.create(message_retention_duration=_KEPT_SECONDS).result()
+    retained = topic.metadata().result().options.message_retention_duration or 0
+    subscription.create(message_retention_duration=max(retained, _KEPT_SECONDS)).result()
     try:
         try:
             subscription.seek(position=first).result()
         except NotRetained as error:
             print_note(f"not all can be had: {error}")
+            subscription.seek(time=0).result()  # all that there still is
         if end is None:
             _follow(subscription, messages)
         else:
@@ -128,20 +131,24 @@ def of_topic(topic: Topic, first: int, end: int | None, messages: Messages) -> N
             subscription.delete().result()
 
 
+# Messages are acked before they are printed: the subscription is ours alone, and whoever reads may take longer than any
+# lease lasts, as a pager does.
+
+
 def _print_until(subscription: Subscription, end: int, messages: Messages) -> None:
     while pulled := subscription.pull(_AT_ONCE).result():
+        Pending.all([message.ack() for message in pulled]).result()
         wanted = [message for message in pulled if message.position < end]
         _print(wanted, messages)
         if len(wanted) < len(pulled):
             return
-        Pending.all([message.ack() for message in pulled]).result()
 
 
 def _follow(subscription: Subscription, messages: Messages) -> None:
     batches = subscription.batches(_AT_ONCE)
     for batch in batches:
-        _print(batch, messages)
         batches.ack(batch).result()
+        _print(batch, messages)
 
 
 def _print(batch: list[Message], messages: Messages) -> None:

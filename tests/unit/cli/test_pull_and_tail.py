@@ -126,14 +126,32 @@ def test_another_broker_is_asked_by_a_subscription_that_is_removed(
     assert queue.get_all_subscriptions() == []
 
 
-def test_what_is_not_retained_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    queue = MessageQueue(clock=ManualClock())
-    queue.register_topic("orders")
-    queue.publish("orders", [Message(b"x")])
+def test_all_that_a_topic_retains_is_shown_however_old_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = ManualClock()
+    queue = MessageQueue(clock=clock)
+    queue.register_topic("orders", {"message_retention_duration": 86_400})
+    for data in (b"yesterday", b"today"):
+        queue.publish("orders", [Message(data)])
+        clock.advance(40_000)
     with PubSub(queue) as pubsub:
-        of_topic(pubsub.topic("orders"), 0, 1, Messages(as_json=False))
+        of_topic(pubsub.topic("orders"), 0, 2, Messages(as_json=False))
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["yesterday", "today"]
+
+
+@pytest.mark.parametrize(("retained", "shown"), [(None, []), (60, ["2", "3"])])
+def test_what_is_not_retained_is_told_and_the_rest_is_shown(
+    retained: float | None, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = ManualClock()
+    queue = MessageQueue(clock=clock)
+    queue.register_topic("orders", {"message_retention_duration": retained})
+    queue.publish("orders", [Message(b"0"), Message(b"1")])
+    clock.advance(100)
+    queue.publish("orders", [Message(b"2"), Message(b"3")])
+    with PubSub(queue) as pubsub:
+        of_topic(pubsub.topic("orders"), 0, 4, Messages(as_json=False))
     out, err = capsys.readouterr()
-    assert out == ""
+    assert [line.split()[-1] for line in out.splitlines()] == shown
     assert "note: not all can be had: position 0 is no longer retained" in err
 
 
@@ -149,6 +167,30 @@ class EndsAt(Messages):
         self.seen.append(message.position)
         if message.position == self._last:
             raise KeyboardInterrupt
+
+
+class Pager(Messages):
+    """Somebody who reads one page, and takes a break that is longer than a lease lasts."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(as_json=False)
+        self._clock = clock
+        self.seen: list[int] = []
+
+    def message(self, message: Message, more: object = None) -> None:
+        self.seen.append(message.position)
+        self._clock.advance(20)
+
+
+def test_who_reads_slowly_sees_each_message_once() -> None:
+    clock = ManualClock()
+    queue = MessageQueue(clock=clock)
+    queue.register_topic("orders", {"message_retention_duration": 600})
+    queue.publish("orders", [Message(b"%d" % number) for number in range(3)])
+    messages = Pager(clock)
+    with PubSub(queue) as pubsub:
+        of_topic(pubsub.topic("orders"), 0, 3, messages)
+    assert messages.seen == [0, 1, 2]
 
 
 def test_who_follows_removes_its_subscription_when_interrupted(queue: MessageQueue) -> None:
