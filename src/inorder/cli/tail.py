@@ -115,8 +115,8 @@ def of_topic(topic: Topic, first: int, end: int | None, messages: Messages) -> N
     name = f"inorder-tail-{token_hex(6)}"
     subscription = topic.subscription(name).on("gap", messages.gap)
     retained = topic.metadata().result().options.message_retention_duration or 0
-    subscription.create(message_retention_duration=max(retained, _KEPT_SECONDS)).result()
-    try:
+    try:  # whoever is interrupted before the answer to this must not leave it behind either
+        subscription.create(message_retention_duration=max(retained, _KEPT_SECONDS)).result()
         try:
             subscription.seek(position=first).result()
         except NotRetained as error:

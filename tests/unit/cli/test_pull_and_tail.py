@@ -1,6 +1,7 @@
 """`inorder pull`, `tail` and `seek`: who gets a message, and who only sees it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,9 @@ from inorder.broker import MessageQueue
 from inorder.cli.showing import Messages
 from inorder.cli.tail import of_topic
 from inorder.client.pubsub import PubSub
+from inorder.client.subscription import Subscription
 from inorder.message import Message
+from inorder.pending import Pending
 from inorder.testing import ManualClock
 
 from .conftest import Program
@@ -153,6 +156,21 @@ def test_what_is_not_retained_is_told_and_the_rest_is_shown(
     out, err = capsys.readouterr()
     assert [line.split()[-1] for line in out.splitlines()] == shown
     assert "note: not all can be had: position 0 is no longer retained" in err
+
+
+def test_who_is_interrupted_while_it_begins_leaves_no_subscription_behind(
+    queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Subscription.create
+
+    def interrupted(self: Subscription, **options: Any) -> Pending[Subscription]:
+        create(self, **options).result()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Subscription, "create", interrupted)
+    with PubSub(queue) as pubsub, pytest.raises(KeyboardInterrupt):
+        of_topic(pubsub.topic("orders"), 2, 4, Messages(as_json=False))
+    assert queue.get_all_subscriptions() == []
 
 
 class EndsAt(Messages):
