@@ -158,7 +158,9 @@ class Reading:
             raise _NotSo(f"an object with data, ordering_key and attributes is expected, not {_short(found)}")
         if "gap" in found:
             raise _NotSo("a gap record is no message: to leave them out, grep -v '^{\"gap\"'")
-        key = _key("ordering_key", found["ordering_key"]) if found.get("ordering_key") else self._key
+        key = self._key
+        if found.get("ordering_key") not in (None, ""):  # 0 is a key, as with --ordering-key-field
+            key = _key("ordering_key", found["ordering_key"])
         attributes = {**self._attributes, **_attributes("attributes", found.get("attributes") or {})}
         return Message(_data(found), attributes, key)
 

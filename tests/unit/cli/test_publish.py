@@ -121,6 +121,16 @@ def test_what_json_prints_can_be_published(orders: Program, tmp_path: Path) -> N
     assert before == after
 
 
+@pytest.mark.parametrize(("given", "published"), [("0", "0"), ("7", "7"), ('""', None), ("null", None)])
+def test_a_number_is_a_key_also_if_it_is_zero(
+    orders: Program, tmp_path: Path, given: str, published: str | None
+) -> None:
+    (tmp_path / "lines").write_text(f'{{"data": "a", "ordering_key": {given}}}')
+    orders.ok("publish", "orders", "--format", "messages", "--file", tmp_path / "lines")
+    [shown] = orders.json("tail", "orders")
+    assert shown.get("ordering_key") == published
+
+
 WRONG = {
     "no JSON": ('{"k": ', "not JSON: "),
     "no number": ('{"k": NaN}', "not JSON: NaN is no number of JSON"),
@@ -184,6 +194,8 @@ def test_what_cannot_be_is_refused(orders: Program, given: list[str], problem: s
         ('{"dat": "misspelt"}', "neither data nor data_base64 is there"),
         ('{"data": "", "attributes": []}', None),
         ('{"attributes": [1]}', "the field 'attributes': an object of strings, not [1]"),
+        ('{"data": "", "ordering_key": false}', "the field 'ordering_key': a string or a whole number, not false"),
+        ('{"data": "", "ordering_key": []}', "the field 'ordering_key': a string or a whole number, not []"),
     ],
 )
 def test_a_line_that_is_no_message_is_refused(orders: Program, line: str, problem: str | None, tmp_path: Path) -> None:
