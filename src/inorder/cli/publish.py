@@ -139,8 +139,9 @@ class _Sending:
             ids = self._topic.publish_many([piece.message for piece in batch]).result()
         except BaseException as error:
             self.place = batch[0].place
-            if isinstance(error, Unavailable | DeadlineExceeded | Aborted | KeyboardInterrupt):
-                self._unknown = batch[-1].place  # nobody has said that it was not stored
+            # Nobody has said that it was not stored; nor if Ctrl-C, a TERM or a closed terminal came before the answer.
+            if isinstance(error, Unavailable | DeadlineExceeded | Aborted) or not isinstance(error, Exception):
+                self._unknown = batch[-1].place
             raise
         self.messages += len(ids)
         self._first, self._last = self._first or ids[0], ids[-1]

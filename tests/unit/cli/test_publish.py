@@ -4,12 +4,18 @@ import json
 import os
 import threading
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inorder.cli import main
+from inorder.cli.exits import TERMINATED
 from inorder.cli.reading import Reading
+from inorder.client.topic import Topic
+from inorder.message import Message
+from inorder.pending import Pending
 
 from .conftest import Program
 
@@ -216,6 +222,24 @@ def test_a_refused_batch_says_what_was_published_before(orders: Program, tmp_pat
     assert f"tail -n +5 {file}" in ran.err
     assert "subscription 'small' is full" in ran.err
     assert len(all_of(orders)) == 4
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(TERMINATED)], ids=["Ctrl-C", "TERM"])
+def test_what_was_not_answered_when_it_was_ended_is_not_known(
+    orders: Program, end: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_many = Topic.publish_many
+
+    def ended(self: Topic, messages: list[Message]) -> Pending[list[str]]:
+        if messages[0].data == b"b":
+            raise end
+        return publish_many(self, messages)
+
+    monkeypatch.setattr(Topic, "publish_many", ended)
+    with suppress(SystemExit):
+        main(["publish", "orders", "a", "b", "c", "--batch", "1", "--target", orders.target])
+    told = "published before that: 1 message; whether those from argument 2 to argument 2 were, is not known"
+    assert told in capsys.readouterr().err
 
 
 def test_large_messages_go_by_several_requests(orders: Program, tmp_path: Path) -> None:
