@@ -40,7 +40,7 @@ import inspect
 import reprlib
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
@@ -132,14 +132,18 @@ class History:
         run: Callable[[Any], Any] = fn or _ack
 
         def handle(message: Any) -> Any:
-            with self._running(message, value(message), consumer) as recorded:
-                return run(recorded)
+            with contextlib.ExitStack() as running:
+                recorded = running.enter_context(self._running(message, value(message), consumer))
+                returned = run(recorded)
+                # Of a `def` that returns a coroutine, the work is still to come.
+                return _awaited(returned, running.pop_all()) if inspect.iscoroutine(returned) else returned
 
         async def handle_async(message: Any) -> Any:
-            with self._running(message, value(message), consumer) as recorded:
-                return await run(recorded)
+            return await handle(message)
 
-        return handle_async if inspect.iscoroutinefunction(run) else handle
+        is_async = inspect.iscoroutinefunction
+        # An object that is called has its kind there.
+        return handle_async if is_async(run) or is_async(getattr(run, "__call__", None)) else handle  # noqa: B004
 
     @contextlib.contextmanager
     def _running(self, message: Any, value: Hashable, consumer: str) -> Iterator[_RecordedMessage]:
@@ -206,6 +210,11 @@ class _RecordedMessage:
 
 def _ack(message: Any) -> None:
     message.ack()
+
+
+async def _awaited(work: Coroutine[Any, Any, Any], running: contextlib.ExitStack) -> Any:
+    with running:
+        return await work
 
 
 def merged(*parts: Iterable[Event]) -> list[Event]:

@@ -400,6 +400,23 @@ class TestHandler:
         assert [event.kind for event in history] == ["started", "acking", "acked", "finished"]
         assert {event.value for event in history} == {1}
 
+    @pytest.mark.parametrize("kind", ["an object", "a def"])
+    def test_whatever_else_is_awaited_ends_when_it_has_been(self, kind: str) -> None:
+        class Handler:
+            async def __call__(self, message: Any) -> None:
+                await asyncio.sleep(0)
+
+        async def two_at_once(handler: Callable[[Any], Any]) -> None:
+            await asyncio.gather(*(handler(FakeMessage(answer=None)) for _ in range(2)))
+
+        history = History()
+        history.published("k", b"1")
+        called = Handler()
+        handler = history.handler(called if kind == "an object" else lambda message: called(message))
+        assert asyncio.iscoroutinefunction(handler) == (kind == "an object")
+        asyncio.run(two_at_once(handler))
+        assert anomalies(history).names == {"overlapping"}
+
 
 # A publisher, a broker and its consumers, who do all that they may and nothing else.
 
