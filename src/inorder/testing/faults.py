@@ -268,8 +268,10 @@ class _Bytes:
         self.dirty.update(range(position // self._sector_bytes, -(-(position + len(data)) // self._sector_bytes)))
 
     def truncate(self, size: int) -> None:
+        before = max(len(self.cached), len(self.on_platter))
         del self.cached[size:]
-        self.dirty.add(size // self._sector_bytes)
+        # All behind it, too: if the file grows again, zeros are there, and the platter must not keep what was.
+        self.dirty.update(range(size // self._sector_bytes, before // self._sector_bytes + 1))
 
     def write_back(self) -> None:
         self._write_back_sectors(self.dirty)

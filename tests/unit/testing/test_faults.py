@@ -23,6 +23,19 @@ def test_what_was_synced_survives_and_what_was_not_comes_in_every_state() -> Non
     assert {b"", b"to", b"torn", b"torntorn", b"\0\0\0\0torn"} <= left
 
 
+def test_what_was_cut_off_and_synced_does_not_come_back_when_the_file_grows_again() -> None:
+    disk = FaultyDisk(1, sector_bytes=4)
+    file = disk.create("a")
+    disk.sync()
+    file.write(0, [b"12345678abcdefgh"])
+    file.sync()
+    file.truncate(2)
+    file.write(14, [b"z"])
+    file.sync()
+    disk.restart_without_the_unsynced()
+    assert disk.read("a") == b"12" + bytes(12) + b"z"
+
+
 def test_a_name_is_durable_when_its_folder_is() -> None:
     left = set()
     for seed in range(100):
