@@ -210,6 +210,13 @@ def test_a_manual_clock_does_not_go_back() -> None:
         ManualClock().advance(-1)
 
 
+def test_a_manual_clock_does_not_go_back_behind_a_timer_that_moved_it() -> None:
+    clock = ManualClock(start=0)
+    clock.call_at(MICROSECONDS, lambda: clock.advance(5))
+    clock.advance(2)
+    assert clock.now_us() == 6 * MICROSECONDS
+
+
 def test_each_timer_on_the_way_sees_its_time() -> None:
     clock = ManualClock(start=0)
     seen: list[tuple[str, int]] = []

@@ -40,7 +40,7 @@ class ManualClock:
         until_us = self._now_us + round(seconds * MICROSECONDS)
         while timer := self._pop_due(until_us):
             timer.run()
-        self._now_us = until_us
+        self._now_us = max(self._now_us, until_us)  # a timer may have moved it further
 
     def _pop_due(self, until_us: int) -> Timer | None:
         with self._lock:
