@@ -73,7 +73,7 @@ def print_note(text: str) -> None:
 def options_text(options: object) -> str:
     """Options that say something, by their names."""
     return ", ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False)}"
+        f"{name}={visible(json.dumps(value, ensure_ascii=False))}"
         for name, value in asdict(options).items()  # type: ignore[call-overload]
         if value not in (None, "")
     )

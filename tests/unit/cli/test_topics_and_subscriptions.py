@@ -39,6 +39,15 @@ def test_a_topic_is_created_listed_shown_and_deleted(inorder: Program) -> None:
     assert "orders (deleted)" in "\n".join(inorder.ok("subscription", "list"))
 
 
+def test_what_is_kept_with_a_topic_or_a_subscription_cannot_disturb_a_terminal(orders: Program) -> None:
+    text = "\x9b31m\u202eé"  # red, and from right to left
+    orders.ok("topic", "create", "noted", "--annotations", text)
+    orders.ok("subscription", "create", "filtered", "noted", "--filter", f'attributes.a = "{text}"')
+    for noun, name in (("topic", "noted"), ("subscription", "filtered")):
+        [line] = [line for line in orders.ok(noun, "show", name) if line.startswith("options")]
+        assert r"\x9b31m\u202eé" in line
+
+
 def test_nothing_but_create_makes_a_folder(inorder: Program, folder: Path) -> None:
     for given in (("topic", "list"), ("publish", "orders", "x"), ("pull", "billing"), ("tail", "orders")):
         ran = inorder(*given)
