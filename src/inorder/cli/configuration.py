@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -75,7 +76,7 @@ class Setting:
 def _path(text: str) -> Path:
     if text.startswith("file:") and "?" in text:
         raise InvalidArgument(f"a path; what stands behind the ? of {text!r} are settings of their own")
-    return path_of(text)
+    return Path(expanduser(path_of(text)))  # no shell does so in a file, and nobody wants a folder "~"
 
 
 class Given(NamedTuple):

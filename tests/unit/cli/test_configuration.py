@@ -71,6 +71,11 @@ def test_a_folder_may_be_given_as_in_a_target(
     assert printed(capsys, "--data", f"file:{tmp_path}/kept")["data"] == (kept, "--data")
     file.write_text('data = "file:./kept"\n')
     assert printed(capsys, "--config", str(file))["data"] == (kept, str(file))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for home in ("~/kept", "file:~/kept"):
+        file.write_text(f'data = "{home}"\n')
+        assert printed(capsys, "--config", str(file))["data"] == (kept, str(file))
+        assert printed(capsys, f"--data={home}")["data"] == (kept, "--data")
     monkeypatch.setenv("INORDER_DATA", f"file:{tmp_path}/kept?sync=none")
     assert main(["serve", "--print-config"]) == 2
     assert "INORDER_DATA: a path; what stands behind the ? of 'file:" in capsys.readouterr().err
