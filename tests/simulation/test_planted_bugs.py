@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from inorder.core.state import State
 from inorder.core.subscription import Subscription
 from inorder.errors import InvalidArgument
 from inorder.message import Message
+from inorder.metadata import BlockedKey
 from inorder.options import RetryPolicy, SubscriptionOptions
 
 from .broker_machine import BrokerMachine
@@ -228,6 +230,25 @@ def nobody_is_told_that_a_key_goes_on(patch: pytest.MonkeyPatch) -> None:
 
     original = MessageQueue.settle
     patch.setattr(MessageQueue, "settle", settle)
+
+
+@bug
+def a_key_that_waits_for_what_is_out_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    def blocked_keys(self: Subscription, now_us: int) -> list[BlockedKey]:
+        return [key for key in original(self, now_us) if key.reason != "out"]
+
+    original = Subscription.blocked_keys
+    patch.setattr(Subscription, "blocked_keys", blocked_keys)
+
+
+@bug
+def what_waits_in_a_key_is_counted_with_what_is_out(patch: pytest.MonkeyPatch) -> None:
+    def blocked(self: Subscription, key: str, lease: int | None, now_us: int) -> BlockedKey:
+        found = original(self, key, lease, now_us)
+        return found if lease is None else replace(found, waiting=found.waiting + 1)
+
+    original = Subscription._blocked
+    patch.setattr(Subscription, "_blocked", blocked)
 
 
 @pytest.fixture(autouse=True)

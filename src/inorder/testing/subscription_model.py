@@ -484,6 +484,8 @@ class SubscriptionModel:
         if not self.cleared and not self.lags:
             publish_us = min((item.stored.publish_us for item in self.messages()), default=now_us)
             counted |= {"backlog_bytes": size, "oldest_unacked_seconds": (now_us - publish_us) / MICROSECONDS}
+        worst = max((key.head_of_line_seconds for key in blocked), default=0)
+        counted |= {"blocked_keys": len(blocked), "head_of_line_seconds": worst}
         said = {name: getattr(metrics, name) for name in counted}
         for counter in fields(Counters):
             if counter.name not in ("outdated", "redelivered"):
@@ -526,6 +528,25 @@ class SubscriptionModel:
                 assert (key.position, key.failures) == (item.position, failures), (
                     f"{self.name}: {item} blocks, not {key}"
                 )
+        if not self.lags and not self.outdated(now_us):  # else what there is, only the broker knows
+            self._check_waiting(blocked, now_us)
+
+    def _check_waiting(self, blocked: Sequence[BlockedKey], now_us: int) -> None:
+        """Keys are blocked also by what is out, if it is as much as may be; and what waits is told of each."""
+        held, full = self.held_keys(now_us), {}
+        for lane in self.lanes():
+            out = [item for item in lane if item.lease]
+            if self.key_of(lane[0]) not in ("", *held) and self.options.max_outstanding_per_key <= len(out) < len(lane):
+                full[self.key_of(lane[0])] = out[0].position, out[0].failures
+        said = {key.ordering_key: (key.position, key.failures) for key in blocked if key.reason == "out"}
+        assert said == full, f"{self.name}: keys that wait for what is out, said {said}, true {full}"
+        for key in blocked:
+            lane = [item for item in self.items if self.key_of(item) == key.ordering_key]
+            waiting = sum(not item.lease and not item.gap for item in lane)
+            assert key.waiting == waiting, f"{self.name}: {waiting} wait, not {key}"
+            [published_us] = [item.stored.publish_us for item in lane if item.position == key.position]
+            age = (now_us - published_us) / MICROSECONDS
+            assert 0 <= key.head_of_line_seconds <= key.age_seconds == age, f"{self.name}: {age} s old, not {key}"
 
     def _see_decided(self, blocked: Sequence[BlockedKey], now_us: int) -> None:
         """Follow the broker where a change of order leaves open how keys go on waiting."""
