@@ -588,6 +588,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for name, subscription in self.model.subscriptions.items():
             metrics, blocked = self.broker.metrics(name), self.broker.blocked_keys(name)
             subscription.check_metrics(metrics, blocked, self.model.now_us)
+            subscription.check_unacked(self.broker.unacked(name), self.model.now_us)
             metadata = self.broker.get_subscription(name)
             assert metadata is not None
             assert (metadata.topic, metadata.detached) == (subscription.topic, subscription.detached)

@@ -26,7 +26,7 @@ from inorder.core.state import State
 from inorder.core.subscription import Subscription
 from inorder.errors import InvalidArgument
 from inorder.message import Message
-from inorder.metadata import BlockedKey
+from inorder.metadata import BlockedKey, Unacked
 from inorder.options import RetryPolicy, SubscriptionOptions
 
 from .broker_machine import BrokerMachine
@@ -249,6 +249,16 @@ def what_waits_in_a_key_is_counted_with_what_is_out(patch: pytest.MonkeyPatch) -
 
     original = Subscription._blocked
     patch.setattr(Subscription, "_blocked", blocked)
+
+
+@bug
+def what_waits_for_a_retry_is_not_among_what_is_to_be_acked(patch: pytest.MonkeyPatch) -> None:
+    def unacked(self: Subscription) -> Unacked:
+        found = original(self)
+        return replace(found, keys=tuple(key for key in found.keys if key.ordering_key not in self._holds.keys))
+
+    original = Subscription.unacked
+    patch.setattr(Subscription, "unacked", unacked)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from inorder.clock import MICROSECONDS
 from inorder.errors import KeyNotBlocked
 from inorder.message import Gap, Message
-from inorder.metadata import BlockedKey, Counters, Metrics
+from inorder.metadata import BlockedKey, Counters, Metrics, Unacked
 from inorder.options import QueueLimits, SubscriptionOptions
 
 CLEARED_WITHIN_US = 60 * MICROSECONDS  # the specification's period of cleaning up
@@ -559,6 +559,21 @@ class SubscriptionModel:
                 if item.position == said.get(key) and item.not_before_us > now_us:
                     self.waits_for[key] = item
         self.undecided.clear()
+
+    def check_unacked(self, unacked: Unacked, now_us: int) -> None:
+        """The broker knows all that is still to be acked; as how many records it tells of holes is up to it."""
+        if self.lags or self.outdated(now_us):
+            return
+        of_key: dict[str, list[Item]] = {}
+        for item in self.items:
+            of_key.setdefault(item.stored.key, []).append(item)
+        said = {key.ordering_key: (key.position, key.messages) for key in unacked.keys}
+        true = {key: (items[0].position, len(items)) for key, items in of_key.items()}
+        for key, items in of_key.items():
+            if any(item.gap for item in items):
+                said.pop(key, None)
+                true.pop(key)
+        assert said == true, f"{self.name}: to be acked, said {said}, true {true}"
 
     def check_drained(self, counters: Counters) -> None:
         """Nothing is left, and all that ever came went one of the ways there are."""
