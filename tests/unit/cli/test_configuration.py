@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -209,6 +211,19 @@ def test_a_line_of_the_log_is_one_object() -> None:
     assert (read["level"], read["logger"], read["call"]) == ("error", "inorder.x", "Publish")
     assert "ValueError" in read["error"]
     assert read["time"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+def test_a_line_of_the_log_is_json_whatever_letters_standard_error_knows(encoding: str) -> None:
+    program = """if True:
+        import logging
+        from inorder.cli import logs
+        logs.configure("json", "warning")
+        logging.getLogger("inorder").warning("\\xe9 and \\u2603")
+    """
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+    assert json.loads(ran.stderr)["message"] == "é and ☃"
 
 
 def test_a_new_token_is_shown_once_and_its_entry_does_not_tell_it(capsys: pytest.CaptureFixture[str]) -> None:
