@@ -1,5 +1,6 @@
 """Push subscriptions, by Google's client and a real HTTP server."""
 
+import errno
 import socket
 import threading
 import time
@@ -15,6 +16,8 @@ from google.cloud import pubsub_v1
 from google.pubsub_v1.types import PubsubMessage, PushConfig
 
 from inorder.broker import MessageQueue
+from inorder.errors import JournalFailed
+from inorder.message import Leased
 
 from .clients import SUBSCRIPTION, TOPIC, Stream
 from .conftest import Running, Serve
@@ -253,6 +256,24 @@ def test_one_that_fails_does_not_hold_up_others(serve: Serve, endpoints: Made) -
     count = Counter(request.data for request in endpoint.requests)
     assert count["a"] == 200
     assert count["x"] < 20
+
+
+def test_messages_that_could_not_be_read_once_are_pushed_later(
+    serve: Serve, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve()
+    pushed(server, endpoint)
+    lease = server.broker.lease
+
+    def failing(*_: object, **__: object) -> Leased:
+        monkeypatch.setattr(server.broker, "lease", lease)
+        raise JournalFailed("read", "00000001.log", OSError(errno.EMFILE, "Too many open files"))
+
+    monkeypatch.setattr(server.broker, "lease", failing)
+    publish(server, "a")
+    assert endpoint.data(1) == "a"
+    assert "Too many open files" in caplog.text
+    acked(server)
 
 
 # -- how it is set ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from inorder.server.push.config import PushTarget
 from inorder.server.push.http import PROCESSING, HttpClient, NoAnswer
 from inorder.server.push.payload import request_of
 from inorder.server.resources import push_target
+from inorder.server.status import Refusal
 
 ACKED = {PROCESSING, 200, 201, 202, 204}  # every other status is a nack
 FIRST_WINDOW = 4
@@ -90,7 +91,12 @@ class Push:
         return ()
 
     def end(self, error: Exception) -> None:
-        self.stop()
+        if isinstance(error, Refusal):  # it is deleted, detached or pulled, or the server stops
+            self.stop()
+            return
+        # Messages could not be read, perhaps only now, and here is no client that would ask for them again.
+        self._slow_down(f"its messages cannot be taken: {error}")
+        self._rest()
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -129,20 +135,28 @@ class Push:
 
     def _failed(self, message: Message, sent_in: int, problem: str) -> None:
         if sent_in == self._round:
-            self._round += 1
-            self._failed_rounds += 1
-            self._window = max(self._window // 2, 1)
-            if self._failed_rounds == 1:
-                _log.warning("a push of subscription %r failed: %s", self._name, problem)
-            elif self._pause is None:
-                loop = asyncio.get_running_loop()
-                self._pause = loop.call_later(_rest_seconds(self._failed_rounds - 1), self._go_on)
+            self._slow_down(problem)
+            if self._failed_rounds > 1:
+                self._rest()
         if self._options is not None and self._options.retry_policy is not None:
             self._give_back(message._lease)
             return
         rest = _rest_seconds(message.delivery_attempt)
         self._broker.extend(self._name, [message._lease], rest + SPARE_SECONDS)
         self._resting[message._lease] = asyncio.get_running_loop().call_later(rest, self._rested, message._lease)
+
+    def _slow_down(self, problem: str) -> None:
+        self._round += 1
+        self._failed_rounds += 1
+        self._window = max(self._window // 2, 1)
+        if self._failed_rounds == 1:
+            _log.warning("a push of subscription %r failed: %s", self._name, problem)
+
+    def _rest(self) -> None:
+        """Send nothing more for a while."""
+        if self._pause is None:
+            seconds = _rest_seconds(max(self._failed_rounds - 1, 1))
+            self._pause = asyncio.get_running_loop().call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         self._pause = None
