@@ -152,6 +152,18 @@ def test_annotations_bring_in_nothing_past_google_s_calls(serve: Serve, call: st
         answered(ours, call, **fields, **options)
 
 
+def test_of_a_key_that_is_pushed_one_message_stays_out_at_a_time(serve: Serve) -> None:
+    server = serve()
+    ours = Extensions(server.channel())
+    subscribed(ours, enable_message_ordering=True, max_outstanding_per_key=10)
+    server.subscriber().modify_push_config(
+        subscription=SUBSCRIPTION, push_config={"push_endpoint": "http://localhost/"}
+    )
+    with pytest.raises(InvalidArgument, match="max_outstanding_per_key: 1, as this subscription is pushed, not 10"):
+        ours.UpdateSubscription(subscription=SUBSCRIPTION, changes='{"max_outstanding_per_key": 10}')
+    ours.UpdateSubscription(subscription=SUBSCRIPTION, changes='{"ack_deadline_seconds": 20}')
+
+
 def test_lists_have_pages(serve: Serve) -> None:
     ours = Extensions(serve().channel())
     names = [f"projects/shop/topics/t{number}" for number in range(5)]

@@ -18,7 +18,7 @@ from inorder.protocol.options import changes_of, from_json, to_json
 from inorder.server.admin import Admin
 from inorder.server.names import Names, project_of
 from inorder.server.paging import page
-from inorder.server.resources import googles_part
+from inorder.server.resources import googles_part, push_target
 from inorder.server.status import (
     Context,
     RawCall,
@@ -120,6 +120,7 @@ class Resources:
             shown = own_options(self._names, found.name, found.options)
             options = self._broker_options(request.subscription, merge(shown, changes))
             _check_annotations(options.annotations, found.options.annotations)
+            _check_pushed(options)
             try:
                 await self._admin.run(lambda: self._broker.update_subscription(found.name, options))
             except NotFound:
@@ -209,3 +210,10 @@ def _check_annotations(annotations: str, before: str) -> None:
     """Google's calls check what they keep there, an endpoint to push to for instance: nobody gets it in past them."""
     if googles_part(annotations) != googles_part(before):
         raise InvalidArgument("annotations: what is below 'google.pubsub.v1' is changed by the calls of that service")
+
+
+def _check_pushed(options: SubscriptionOptions) -> None:
+    """What is pushed goes in requests that overlap: a key has order only if one of its messages is out at a time."""
+    window = options.max_outstanding_per_key
+    if window != 1 and push_target(options) is not None:
+        raise InvalidArgument(f"max_outstanding_per_key: 1, as this subscription is pushed, not {window}")
