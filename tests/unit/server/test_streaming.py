@@ -5,7 +5,10 @@ from contextlib import suppress
 
 from inorder import Message
 from inorder.broker import MessageQueue
+from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.desk import Desk
+from inorder.server.extensions.delivery import OwnStream
+from inorder.server.names import Names
 from inorder.server.streaming import Stream, StreamingPullRequest
 
 
@@ -39,6 +42,34 @@ def test_messages_behind_an_answer_that_its_client_never_read_come_again_at_once
         with suppress(asyncio.CancelledError):
             await writing
         stream.give_back()
+        desk.leave(stream)
+
+    asyncio.run(serve())
+    assert [message.data for message in broker.pull("worker", 10)] == [b"a"]
+
+
+def test_messages_of_earlier_terms_that_were_never_sent_come_again_at_once() -> None:
+    broker = MessageQueue()
+    broker.register_topic("orders")
+    broker.register_subscription("worker", "orders")
+    broker.publish("orders", [Message(b"a")])
+
+    async def serve() -> None:
+        desk = Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+        stream = OwnStream(broker, Names("shop"), "worker", desk)
+        desk.join(stream)
+        desk.listen(stream)
+        stream.grant(10, 1_000, last=False)
+        desk.hand_out()
+        stream.confirm(1, [])
+        broker.update_subscription("worker", {"ack_deadline_seconds": 20})
+        desk.hand_out()
+        stream.give_back()
+        first = stream._next()
+        assert first is not None
+        assert [confirmation.number for confirmation in first.confirmations] == [1]
+        assert first.messages == v1.Columns()
+        desk.ignore(stream)
         desk.leave(stream)
 
     asyncio.run(serve())

@@ -356,8 +356,12 @@ class OwnStream:
     def give_back(self) -> None:
         """What was never sent comes again at once."""
         waiting, self._waiting, self._waiting_messages, self._waiting_bytes = self._waiting, [], 0, 0
+        leases = [lease for leased in waiting for lease in leased.leases]
+        for delivery in self._sealed:  # which has more than messages to tell, if the client goes on reading
+            leases += delivery.messages.leases
+            delivery.ClearField("messages")
         with suppress(InorderError):  # a broker that is closed has forgotten them anyway
-            self._broker.release(self._name, [lease for leased in waiting for lease in leased.leases], self.consumer)
+            self._broker.release(self._name, leases, self.consumer)
 
     # -- for the desk ------------------------------------------------------------------------------
 
