@@ -7,7 +7,7 @@ from inorder import Message
 from inorder.broker import MessageQueue
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.desk import Desk
-from inorder.server.extensions.delivery import OwnStream
+from inorder.server.extensions.delivery import MAX_UNHEARD, OwnStream
 from inorder.server.names import Names
 from inorder.server.streaming import Stream, StreamingPullRequest
 
@@ -74,3 +74,24 @@ def test_messages_of_earlier_terms_that_were_never_sent_come_again_at_once() -> 
 
     asyncio.run(serve())
     assert [message.data for message in broker.pull("worker", 10)] == [b"a"]
+
+
+def test_problems_do_not_fill_the_memory_while_a_client_reads_nothing() -> None:
+    broker = MessageQueue()
+    broker.register_topic("orders")
+    broker.register_subscription("worker", "orders")
+
+    async def serve() -> None:
+        desk = Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+        stream = OwnStream(broker, Names("shop"), "worker", desk)
+        for number in range(MAX_UNHEARD + 1):
+            stream.tell(f"problem {number}")
+        told = stream._next()
+        assert told is not None
+        assert len(told.problems) == MAX_UNHEARD
+        stream.tell("another one")
+        told = stream._next()
+        assert told is not None
+        assert told.problems == ["another one"]
+
+    asyncio.run(serve())

@@ -28,7 +28,8 @@ from inorder.server.names import Names
 from inorder.server.resources import push_target
 from inorder.server.status import Context, RawCall, invalid, not_pulled, parsed, subscription_missing, unary, within
 
-# What may wait to be confirmed before no more requests are read: a client may send and never read.
+# What may wait to be confirmed before no more requests are read: a client may send and never read. And how many
+# problems may wait to be told.
 MAX_UNHEARD = 100
 
 # What is looked at before others have their turn: a request may name millions of leases, with a deadline for each.
@@ -416,7 +417,8 @@ class OwnStream:
         self._changed.set()
 
     def tell(self, problem: str) -> None:
-        self._problems.append(problem)
+        if len(self._problems) < MAX_UNHEARD:  # the log has all of them, and this client may never read one
+            self._problems.append(problem)
         self._changed.set()
 
 
