@@ -311,6 +311,27 @@ def test_push_and_pull_are_turned_on_and_off(server: Running, endpoint: Endpoint
     assert data(pulled(subscriber)) == "e"
 
 
+def test_what_is_taken_while_push_is_turned_off_is_there_to_be_pulled(
+    serve: Serve, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    subscriber = pushed(server, endpoint)
+    lease = server.broker.lease
+
+    def changing(*taken: Any, **limits: Any) -> Leased:
+        leased = lease(*taken, **limits)
+        if leased.records:
+            server.broker.update_subscription(SUBSCRIPTION, {"annotations": ""})  # as a thread may, just now
+            monkeypatch.setattr(server.broker, "lease", lease)
+        return leased
+
+    monkeypatch.setattr(server.broker, "lease", changing)
+    publish(server, "a")
+    received = subscriber.pull(subscription=SUBSCRIPTION, max_messages=1, timeout=5).received_messages
+    assert data([*received]) == "a"
+    assert endpoint.requests == []
+
+
 def test_one_that_is_deleted_and_made_again_is_pushed_again(server: Running, endpoint: Endpoint) -> None:
     subscriber = pushed(server, endpoint)
     publish(server, "a")

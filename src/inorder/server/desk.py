@@ -278,7 +278,7 @@ class Desk:
 
     def _give(self, taker: Taker, share: int) -> int:
         room, size = taker.room()
-        if room <= 0:
+        if room <= 0 or taker.pushes != self.pushed:
             return 0
         leased = self._broker.lease(
             self._name,
@@ -290,6 +290,9 @@ class Desk:
         if self._watch.options is not self.options:  # perhaps what was taken was then taken back, by new rules
             self._read(self._watch.options)
             leased = leased.without({*self._broker.over(self._name, leased.leases)})
+            if taker.pushes != self.pushed:  # and by these it is for others
+                self._broker.release(self._name, leased.leases)
+                return 0
         count = len(leased.records)
         if not count:
             return 0
