@@ -362,6 +362,7 @@ def test_endpoints_beyond_loopback_need_https_and_a_flag(serve: Serve) -> None:
         ({"push_endpoint": "http://localhost/a b"}, "it is no URL"),
         ({"push_endpoint": "http://localhost/\r\nx: y"}, "it is no URL"),
         ({"push_endpoint": "http://localhost:99999/"}, "Port out of range"),
+        ({"push_endpoint": "http://localhost:0/"}, "there is no port 0"),
         ({"push_endpoint": "http://me@localhost/"}, "no user"),
         ({"push_endpoint": "http://localhost/", "attributes": {"a": "b"}}, "x-goog-version only"),
         ({"attributes": {"x-goog-version": "v1"}}, "push_endpoint must be set"),

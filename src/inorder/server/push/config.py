@@ -75,7 +75,7 @@ def endpoint_of(text: str) -> Endpoint:
     if parts.username is not None or parts.fragment:
         raise invalid(f"Invalid push endpoint given (endpoint={text[:200]}): no user, and no fragment, can be sent.")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Endpoint(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], target)
+    return Endpoint(parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, target)
 
 
 def check_push(config: Any, before: Any, *, anywhere: bool) -> None:
@@ -84,7 +84,10 @@ def check_push(config: Any, before: Any, *, anywhere: bool) -> None:
         if config.ByteSize():
             raise invalid("push_config.push_endpoint must be set, or nothing of push_config.")
         return
-    _check_reach(endpoint_of(config.push_endpoint), anywhere=anywhere)
+    endpoint = endpoint_of(config.push_endpoint)
+    if endpoint.port == 0:
+        raise invalid(f"Invalid push endpoint given (endpoint={config.push_endpoint[:200]}): there is no port 0.")
+    _check_reach(endpoint, anywhere=anywhere)
     if config.HasField("oidc_token"):
         raise absent(
             "Tokens of service accounts (oidc_token) are not supported, as only Google can sign them: "
