@@ -177,9 +177,10 @@ def test_fields_of_a_subscription_are_changed_one_by_one(server: Running) -> Non
         update("ack_deadline_seconds", ack_deadline_seconds=1)
 
 
-def test_what_the_embedded_api_set_is_kept_by_an_update(serve: Serve) -> None:
+@pytest.mark.parametrize("text", ["whatever this is", "[" * 50_000])
+def test_what_the_embedded_api_set_is_kept_by_an_update(serve: Serve, text: str) -> None:
     server = serve(project="shop")
-    server.broker.register_topic("orders", {"annotations": "whatever this is"})
+    server.broker.register_topic("orders", {"annotations": text})
     server.broker.register_subscription(
         "worker", "orders", {"ack_deadline": 2.5, "message_ordering": True, "max_outstanding_per_key": 3}
     )
@@ -199,7 +200,7 @@ def test_what_the_embedded_api_set_is_kept_by_an_update(serve: Serve) -> None:
         server.publisher().update_topic(request={"topic": {"name": TOPIC}, "update_mask": mask})
     topic = server.broker.get_topic("orders")
     assert topic is not None
-    assert json.loads(topic.options.annotations)["text"] == "whatever this is"
+    assert json.loads(topic.options.annotations)["text"] == text
 
 
 def test_updates_at_the_same_time_do_not_undo_each_other(server: Running) -> None:

@@ -389,7 +389,7 @@ def _sections(annotations: str) -> Mapping[str, Any]:
     """All that is kept in annotations. The embedded API takes any text, which is kept as it is."""
     try:
         found = json.loads(annotations) if annotations else {}
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or lists in lists beyond what Python takes
         found = None
     return found if isinstance(found, dict) else {"text": annotations}
 
