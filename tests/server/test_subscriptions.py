@@ -203,6 +203,16 @@ def test_what_the_embedded_api_set_is_kept_by_an_update(serve: Serve, text: str)
     assert json.loads(topic.options.annotations)["text"] == text
 
 
+def test_seconds_that_are_nearly_whole_are_shown_as_a_duration(serve: Serve) -> None:
+    server = serve(project="shop")
+    server.broker.register_topic("orders")
+    backoff = {"minimum_backoff": 0.99999999999, "maximum_backoff": 1.000000001}
+    server.broker.register_subscription("worker", "orders", {"retry_policy": backoff})
+    shown = Subscription.pb(server.subscriber().get_subscription(subscription=SUBSCRIPTION)).retry_policy
+    assert (shown.minimum_backoff.seconds, shown.minimum_backoff.nanos) == (1, 0)
+    assert (shown.maximum_backoff.seconds, shown.maximum_backoff.nanos) == (1, 1)
+
+
 def test_updates_at_the_same_time_do_not_undo_each_other(server: Running) -> None:
     subscriber = subscribed(server)
 

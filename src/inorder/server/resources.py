@@ -404,5 +404,4 @@ def _seconds(duration: Any) -> float:
 
 def _set_seconds(duration: Any, seconds: float) -> None:
     duration.SetInParent()
-    duration.seconds = int(seconds)
-    duration.nanos = round(seconds % 1 * 1e9)
+    duration.FromNanoseconds(round(seconds * 1e9))
