@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,15 @@ class Running:
         return pubsub_v1.SubscriberClient(
             transport=SubscriberGrpcTransport(channel=self.channel(), credentials=AnonymousCredentials())
         )
+
+    def wait_until_given_up(self, call: str) -> None:
+        """The server has seen that a client of this call has gone."""
+        ended = self.server._exporter._calls.ended
+        for _ in range(10_000):
+            if ended[call, "CANCELLED"]:
+                return
+            time.sleep(0.002)
+        raise AssertionError(f"nobody has given up {call}")
 
     def stop(self) -> None:
         """As on SIGTERM."""

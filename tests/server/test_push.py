@@ -332,6 +332,28 @@ def test_what_is_taken_while_push_is_turned_off_is_there_to_be_pulled(
     assert endpoint.requests == []
 
 
+def test_one_that_is_made_after_its_client_gave_up_is_pushed(
+    serve: Serve, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    server.raw_publisher().create_topic(name=TOPIC)
+    register = server.broker.register_subscription
+    given_up = threading.Event()
+
+    def slow(*described: Any) -> None:
+        register(*described)
+        given_up.wait(20)  # as for a disk that takes its time
+
+    monkeypatch.setattr(server.broker, "register_subscription", slow)
+    made = {"name": SUBSCRIPTION, "topic": TOPIC, "push_config": {"push_endpoint": endpoint.url}}
+    with pytest.raises(exceptions.DeadlineExceeded):
+        server.subscriber().create_subscription(request=made, retry=None, timeout=0.2)
+    server.wait_until_given_up("google.pubsub.v1.Subscriber/CreateSubscription")
+    given_up.set()
+    publish(server, "a")
+    assert endpoint.data(1) == "a"
+
+
 def test_one_that_is_deleted_and_made_again_is_pushed_again(server: Running, endpoint: Endpoint) -> None:
     subscriber = pushed(server, endpoint)
     publish(server, "a")

@@ -233,6 +233,34 @@ def test_updates_at_the_same_time_do_not_undo_each_other(server: Running) -> Non
         assert (dict(shown.labels), shown.ack_deadline_seconds) == ({"n": str(number)}, number)
 
 
+def test_an_update_whose_client_gave_up_undoes_no_later_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    subscriber = subscribed(server)
+    update = server.broker.update_subscription
+    given_up = threading.Event()
+
+    def slow(name: str, options: Any) -> None:
+        monkeypatch.setattr(server.broker, "update_subscription", update)
+        given_up.wait(20)
+        update(name, options)
+
+    def change(path: str, timeout: float, **fields: Any) -> None:
+        request = {"subscription": {"name": SUBSCRIPTION, **fields}, "update_mask": {"paths": [path]}}
+        subscriber.update_subscription(request=request, retry=None, timeout=timeout)
+
+    monkeypatch.setattr(server.broker, "update_subscription", slow)
+    with pytest.raises(exceptions.DeadlineExceeded):
+        change("labels", 0.2, labels={"team": "north"})
+    server.wait_until_given_up("google.pubsub.v1.Subscriber/UpdateSubscription")
+    later = threading.Thread(target=change, args=("ack_deadline_seconds", 20), kwargs={"ack_deadline_seconds": 20})
+    later.start()
+    later.join(0.2)  # it would be done by now, if it did not wait
+    given_up.set()
+    later.join()
+    shown = subscriber.get_subscription(subscription=SUBSCRIPTION)
+    assert (dict(shown.labels), shown.ack_deadline_seconds) == ({"team": "north"}, 20)
+
+
 def test_with_exactly_once_delivery_one_message_of_a_key_is_out(server: Running) -> None:
     subscriber = subscribed(server, enable_message_ordering=True)
     publish(server, "abc", "key")

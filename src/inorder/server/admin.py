@@ -7,7 +7,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from inorder.server.documents import to_the_end
+from inorder.server.status import Call, Context
 
 T = TypeVar("T")
 
@@ -31,3 +34,16 @@ class Admin:
 
     def close(self) -> None:
         self._threads.shutdown()
+
+
+def lasting(call: Call) -> Call:
+    """The same for a call of several steps, which go on when its client goes away.
+
+    Else a change would be made and what follows from it would not, to push a new subscription for instance; and whoever
+    comes next would change what is still being changed.
+    """
+
+    async def run(request: Any, context: Context) -> Any:
+        return await to_the_end(call(request, context))
+
+    return run

@@ -6,7 +6,7 @@ Schemas and policies change seldom and are read whole when the server starts. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from inorder.pending import Pending
@@ -44,7 +44,7 @@ class MemoryDocuments:
         return Pending.of(None)
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_the_end(work: Awaitable[T]) -> T:
     """Wait for a change. A client that goes away ends the waiting only: else memory could miss what the disk has."""
     task = asyncio.ensure_future(work)
     _under_way.add(task)

@@ -17,7 +17,7 @@ from inorder.metadata import TopicMetadata
 from inorder.options import TopicOptions
 from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.server.admin import Admin
+from inorder.server.admin import Admin, lasting
 from inorder.server.limits import check_batch, check_request_size
 from inorder.server.names import Names, project_of
 from inorder.server.paging import page
@@ -75,11 +75,11 @@ class Publisher:
     def calls(self) -> Mapping[str, RawCall]:
         """Each by its name."""
         return {
-            "CreateTopic": unary(pubsub.Topic.pb(), self.create_topic),
+            "CreateTopic": unary(pubsub.Topic.pb(), lasting(self.create_topic)),
             "GetTopic": unary(pubsub.GetTopicRequest.pb(), self.get_topic),
-            "UpdateTopic": unary(pubsub.UpdateTopicRequest.pb(), self.update_topic),
+            "UpdateTopic": unary(pubsub.UpdateTopicRequest.pb(), lasting(self.update_topic)),
             "ListTopics": unary(pubsub.ListTopicsRequest.pb(), self.list_topics),
-            "DeleteTopic": unary(pubsub.DeleteTopicRequest.pb(), self.delete_topic),
+            "DeleteTopic": unary(pubsub.DeleteTopicRequest.pb(), lasting(self.delete_topic)),
             "ListTopicSubscriptions": unary(pubsub.ListTopicSubscriptionsRequest.pb(), self.list_topic_subscriptions),
             "DetachSubscription": unary(pubsub.DetachSubscriptionRequest.pb(), self.detach_subscription),
             "Publish": guarded(self.publish),

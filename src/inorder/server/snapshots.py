@@ -14,7 +14,7 @@ from google.pubsub_v1.types import pubsub
 from inorder.broker import MessageQueue
 from inorder.errors import AlreadyExists, NotFound
 from inorder.metadata import SnapshotMetadata
-from inorder.server.admin import Admin
+from inorder.server.admin import Admin, lasting
 from inorder.server.names import Names, project_of
 from inorder.server.paging import page
 from inorder.server.resources import Proto, Snapshot, snapshot_annotations, snapshot_of, updated
@@ -49,9 +49,9 @@ class Snapshots:
         return {
             "CreateSnapshot": unary(pubsub.CreateSnapshotRequest.pb(), self.create_snapshot),
             "GetSnapshot": unary(pubsub.GetSnapshotRequest.pb(), self.get_snapshot),
-            "UpdateSnapshot": unary(pubsub.UpdateSnapshotRequest.pb(), self.update_snapshot),
+            "UpdateSnapshot": unary(pubsub.UpdateSnapshotRequest.pb(), lasting(self.update_snapshot)),
             "ListSnapshots": unary(pubsub.ListSnapshotsRequest.pb(), self.list_snapshots),
-            "DeleteSnapshot": unary(pubsub.DeleteSnapshotRequest.pb(), self.delete_snapshot),
+            "DeleteSnapshot": unary(pubsub.DeleteSnapshotRequest.pb(), lasting(self.delete_snapshot)),
         }
 
     def publisher_calls(self) -> Mapping[str, RawCall]:

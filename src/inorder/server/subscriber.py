@@ -16,7 +16,7 @@ from inorder.errors import AlreadyExists, InorderError, NotFound
 from inorder.message import Leased, Message
 from inorder.metadata import SubscriptionMetadata
 from inorder.options import SubscriptionOptions
-from inorder.server.admin import Admin
+from inorder.server.admin import Admin, lasting
 from inorder.server.answers import Answers, Found, check_deadline, no_ack_id, outcome
 from inorder.server.desk import Desk
 from inorder.server.desks import Desks
@@ -79,12 +79,12 @@ class Subscriber:
     def calls(self) -> Mapping[str, RawCall]:
         """Each by its name."""
         return {
-            "CreateSubscription": unary(pubsub.Subscription.pb(), self.create_subscription),
+            "CreateSubscription": unary(pubsub.Subscription.pb(), lasting(self.create_subscription)),
             "GetSubscription": unary(pubsub.GetSubscriptionRequest.pb(), self.get_subscription),
-            "UpdateSubscription": unary(pubsub.UpdateSubscriptionRequest.pb(), self.update_subscription),
+            "UpdateSubscription": unary(pubsub.UpdateSubscriptionRequest.pb(), lasting(self.update_subscription)),
             "ListSubscriptions": unary(pubsub.ListSubscriptionsRequest.pb(), self.list_subscriptions),
-            "ModifyPushConfig": unary(pubsub.ModifyPushConfigRequest.pb(), self.modify_push_config),
-            "DeleteSubscription": unary(pubsub.DeleteSubscriptionRequest.pb(), self.delete_subscription),
+            "ModifyPushConfig": unary(pubsub.ModifyPushConfigRequest.pb(), lasting(self.modify_push_config)),
+            "DeleteSubscription": unary(pubsub.DeleteSubscriptionRequest.pb(), lasting(self.delete_subscription)),
             "Acknowledge": unary(pubsub.AcknowledgeRequest.pb(), self.acknowledge),
             "ModifyAckDeadline": unary(pubsub.ModifyAckDeadlineRequest.pb(), self.modify_ack_deadline),
             "Seek": unary(pubsub.SeekRequest.pb(), self.seek),

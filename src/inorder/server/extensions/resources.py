@@ -15,7 +15,7 @@ from inorder.metadata import SubscriptionMetadata, TopicMetadata
 from inorder.options import DeadLetterPolicy, SubscriptionOptions, TopicOptions, merge
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import changes_of, from_json, to_json
-from inorder.server.admin import Admin
+from inorder.server.admin import Admin, lasting
 from inorder.server.names import Names, project_of
 from inorder.server.paging import page
 from inorder.server.resources import googles_part, push_target
@@ -54,8 +54,8 @@ class Resources:
             "CreateTopic": unary(v1.CreateTopicRequest, self.create_topic),
             "GetTopic": unary(v1.GetTopicRequest, self.get_topic),
             "ListTopics": unary(v1.ListTopicsRequest, self.list_topics),
-            "CreateSubscription": unary(v1.CreateSubscriptionRequest, self.create_subscription),
-            "UpdateSubscription": unary(v1.UpdateSubscriptionRequest, self.update_subscription),
+            "CreateSubscription": unary(v1.CreateSubscriptionRequest, lasting(self.create_subscription)),
+            "UpdateSubscription": unary(v1.UpdateSubscriptionRequest, lasting(self.update_subscription)),
             "GetSubscription": unary(v1.GetSubscriptionRequest, self.get_subscription),
             "ListSubscriptions": unary(v1.ListSubscriptionsRequest, self.list_subscriptions),
             "Seek": unary(v1.SeekRequest, self.seek),
