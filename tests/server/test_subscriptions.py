@@ -213,6 +213,22 @@ def test_seconds_that_are_nearly_whole_are_shown_as_a_duration(serve: Serve) -> 
     assert (shown.maximum_backoff.seconds, shown.maximum_backoff.nanos) == (1, 1)
 
 
+def test_a_field_of_a_field_that_an_update_does_not_have_is_cleared(serve: Serve) -> None:
+    backoff = {"minimum_backoff": {"seconds": 1}, "maximum_backoff": {"seconds": 20}}
+    subscriber = subscribed(serve(), retry_policy=backoff, expiration_policy={"ttl": {"seconds": 86_400}})
+
+    def cleared(path: str) -> Any:
+        request = {"subscription": {"name": SUBSCRIPTION}, "update_mask": {"paths": [path]}}
+        return Subscription.pb(subscriber.update_subscription(request=request))
+
+    policy = cleared("retry_policy.minimum_backoff").retry_policy
+    assert (policy.minimum_backoff.seconds, policy.maximum_backoff.seconds) == (10, 20)  # Google's default
+    shown = cleared("expiration_policy.ttl")
+    assert shown.HasField("expiration_policy")
+    assert not shown.expiration_policy.HasField("ttl")  # it never expires
+    assert not cleared("dead_letter_policy.max_delivery_attempts").HasField("dead_letter_policy")
+
+
 def test_updates_at_the_same_time_do_not_undo_each_other(server: Running) -> None:
     subscriber = subscribed(server)
 

@@ -329,8 +329,19 @@ def updated(current: Proto, wanted: Proto, mask: field_mask_pb2.FieldMask) -> Pr
             )
     changed = type(current)()
     changed.CopyFrom(current)
+    for path in mask.paths:
+        _set_parents(path, wanted, current)
     mask.MergeMessage(wanted, changed, replace_message_field=True, replace_repeated_field=True)
     return changed
+
+
+def _set_parents(path: str, wanted: Proto, current: Proto) -> None:
+    """A field of a field that an update names and does not have is to be cleared: protobuf would leave it as it is."""
+    for parent in path.split(".")[:-1]:
+        if not current.HasField(parent):
+            return
+        wanted, current = getattr(wanted, parent), getattr(current, parent)
+        wanted.SetInParent()
 
 
 def _same(field: str, wanted: Proto, shown: Proto | None) -> bool:
