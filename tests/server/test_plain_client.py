@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from inorder import Message, PubSub
+from inorder import Message, PubSub, SubscriptionOptions
 from inorder.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -164,6 +164,19 @@ def test_options_that_the_protocol_knows_are_kept_and_others_refused(pubsub: Pub
         subscription.set_options(queue_limits={"max_messages": 5}).result()
     with pytest.raises(InvalidArgument, match="whole seconds"):
         topic.subscription("other").create(ack_deadline=10.5).result()
+
+
+def test_options_that_stay_as_they_are_may_be_given_with_those_that_change(pubsub: PubSub) -> None:
+    topic = pubsub.topic("orders").create().result()
+    subscription = topic.subscription("worker").create(message_ordering=True).result()
+    subscription.set_options(SubscriptionOptions(message_ordering=True, ack_deadline=20)).result()
+    options = subscription.metadata().result().options
+    assert (options.ack_deadline_seconds, options.enable_message_ordering) == (20, True)
+    subscription.set_options().result()
+    subscription.set_options(ack_deadline=20).result()
+    assert subscription.metadata().result().options == options
+    with pytest.raises(InvalidArgument, match="'enable_message_ordering' field in the Subscription is not mutable"):
+        subscription.set_options(message_ordering=False, max_outstanding_per_key=1).result()
 
 
 def test_what_only_inorder_knows_cannot_be_asked(pubsub: PubSub) -> None:

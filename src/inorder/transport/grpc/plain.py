@@ -106,9 +106,14 @@ class PlainServer:
 
     def update_subscription(self, name: str, changes: Mapping[str, Any]) -> Pending[None]:
         def update(found: SubscriptionMetadata) -> Pending[bytes]:
-            wanted = self._wanted(name, merge(found.options, changes))
+            options = merge(found.options, changes)
+            wanted = self._wanted(name, options)
+            # What stays as it is must not be named: some of it may not change, and an empty list is refused.
+            paths = sorted(field for field in _KNOWN if getattr(options, field) != getattr(found.options, field))
+            if not paths:
+                return Pending.of(b"")
             request = pubsub.UpdateSubscriptionRequest.pb()(
-                subscription=wanted, update_mask=field_mask_pb2.FieldMask(paths=sorted(_KNOWN.intersection(changes)))
+                subscription=wanted, update_mask=field_mask_pb2.FieldMask(paths=paths)
             )
             return self._calls.once(f"{_SUBSCRIBER}UpdateSubscription", request.SerializeToString())
 
