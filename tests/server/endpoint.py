@@ -16,6 +16,7 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+    names: list[str]  # of the headers, as often as they came
 
     @property
     def json(self) -> Any:
@@ -46,7 +47,8 @@ class Endpoint:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                request = Request(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+                headers = [(name.lower(), value) for name, value in self.headers.items()]
+                request = Request(self.path, dict(headers), body, [name for name, _ in headers])
                 status = outer.answer(request)
                 outer._remember(request)
                 self.send_response(status)

@@ -103,6 +103,7 @@ def test_an_unwrapped_message_is_the_body(server: Running, endpoint: Endpoint) -
 def test_an_unwrapped_message_has_its_metadata_in_headers(server: Running, endpoint: Endpoint) -> None:
     pushed(server, endpoint, push_config={"no_wrapper": {"write_metadata": True}}, enable_message_ordering=True)
     attributes = {"colour": "red", "Content-Type": "text/plain", "content-length": "9", "a b": "c", "x": "1\r\ny: 2"}
+    attributes |= {"X-Goog-Pubsub-Message-Id": "forged", "x-goog-pubsub-delivery-attempt": "9"}
     [message_id] = publish(server, "a", "key-1", **attributes)
     [request] = endpoint.wait(1)
     assert request.body == b"a"
@@ -112,7 +113,8 @@ def test_an_unwrapped_message_has_its_metadata_in_headers(server: Running, endpo
     assert headers["x-goog-pubsub-ordering-key"] == "key-1"
     assert headers["x-goog-pubsub-publish-time"].endswith("Z")
     assert (headers["colour"], headers["content-type"], headers["content-length"]) == ("red", "text/plain", "1")
-    assert not {"a b", "x", "y"} & set(headers)
+    assert not {"a b", "x", "y", "x-goog-pubsub-delivery-attempt"} & set(headers)
+    assert request.names.count("x-goog-pubsub-message-id") == 1
 
 
 # -- what comes of it ------------------------------------------------------------------------------

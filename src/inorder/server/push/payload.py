@@ -18,7 +18,7 @@ Headers = list[tuple[str, str]]
 _METADATA = "x-goog-pubsub-"
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # what the name of a header may be
 _VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")  # no control characters: they could begin another header
-# Those by which a request is read: a message has no say in them.
+# Those by which a request is read: a message has no say in them, nor in those that say what is known of it.
 _RESERVED = {"connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade"}
 
 
@@ -52,7 +52,8 @@ def _wrapped(message: Message, subscription: str, attempt: int | None) -> bytes:
 def _metadata(message: Message, subscription: str, attempt: int | None) -> Iterator[tuple[str, str]]:
     """The message's attributes that can be headers, and what else is known of it."""
     for name, value in message.attributes.items():
-        if _NAME.fullmatch(name) and _VALUE.fullmatch(value) and name.lower() not in _RESERVED:
+        taken = name.lower() in _RESERVED or name.lower().startswith(_METADATA)
+        if _NAME.fullmatch(name) and _VALUE.fullmatch(value) and not taken:
             yield name, value
     yield f"{_METADATA}subscription-name", subscription
     yield f"{_METADATA}message-id", message.id
