@@ -22,6 +22,7 @@ from inorder.message import Leased
 from .clients import SUBSCRIPTION, TOPIC, Stream
 from .conftest import Running, Serve
 from .endpoint import Endpoint, Request
+from .test_streaming import wait_until
 from .test_subscriptions import DEAD, data, publish, pulled, subscribed
 
 Made = Callable[..., Endpoint]
@@ -258,6 +259,34 @@ def test_one_that_fails_does_not_hold_up_others(serve: Serve, endpoints: Made) -
     count = Counter(request.data for request in endpoint.requests)
     assert count["a"] == 200
     assert count["x"] < 20
+
+
+def test_a_server_that_stops_waits_for_answers_to_what_it_is_pushing_and_sends_nothing_more(
+    serve: Serve, endpoints: Made
+) -> None:
+    server = serve()
+    begun, stopping = threading.Event(), threading.Event()
+
+    def answer(request: Request) -> int:
+        if request.data == "x":
+            return 500
+        begun.set()
+        stopping.wait(20)
+        return 200
+
+    endpoint = endpoints(answer)
+    pushed(server, endpoint, enable_message_ordering=True)
+    publish(server, "x", "failing")  # rests for longer each time, and is not waited for
+    endpoint.wait(3)
+    publish(server, "ab", "key")
+    assert begun.wait(20)
+    stop = threading.Thread(target=lambda: server.run(server.server.stop(drain_seconds=25)))
+    stop.start()
+    wait_until(lambda: server.server._desks._stopping)
+    stopping.set()
+    stop.join()
+    assert [request.data for request in endpoint.requests if request.data != "x"] == ["a"]
+    assert [message.data for message in server.broker.pull(SUBSCRIPTION, 10)] == [b"x", b"b"]
 
 
 def test_messages_that_could_not_be_read_once_are_pushed_later(

@@ -299,8 +299,9 @@ class Server:
         """
         self._health.stop()
         self._exporter.serving = False
-        await self._pushes.stop()
+        self._pushes.finish()
         await self._desks.drain(drain_seconds)
+        await self._pushes.stop()
         await self._door.close(STOP_SECONDS)
         for chore in self._chores:
             chore.cancel()

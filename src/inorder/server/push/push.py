@@ -61,12 +61,13 @@ class Push:
         self._round = 0  # grows when the window shrinks: what was sent before says nothing new
         self._failed_rounds = 0  # since the last success
         self._pause: asyncio.TimerHandle | None = None
+        self._finishing = False
         self._over = False
 
     # -- for the desk ------------------------------------------------------------------------------
 
     def room(self) -> tuple[int, int]:
-        if self._pause is not None or self._over:
+        if self._pause is not None or self._finishing or self._over:
             return 0, 0
         out = len(self._sending)
         return min(self._window - out, MAX_OUT - out - len(self._resting)), MAX_BYTES - self._bytes
@@ -138,7 +139,7 @@ class Push:
             self._slow_down(problem)
             if self._failed_rounds > 1:
                 self._rest()
-        if self._options is not None and self._options.retry_policy is not None:
+        if self._finishing or (self._options is not None and self._options.retry_policy is not None):
             self._give_back(message._lease)
             return
         rest = _rest_seconds(message.delivery_attempt)
@@ -171,6 +172,13 @@ class Push:
         self._broker.settle(self._name, (), [lease])
         self._broker.written()
         self.desk.settled([lease], failed=True)
+
+    def finish(self) -> None:
+        """Begin nothing more. What is being sent may still be answered; what rests goes back now."""
+        self._finishing = True
+        for lease, timer in tuple(self._resting.items()):
+            timer.cancel()
+            self._rested(lease)
 
     def stop(self) -> Sequence[asyncio.Task[None]]:
         """Send no more. What is under way comes again, without blame; the requests end in a moment."""

@@ -64,6 +64,12 @@ class Pushes:
     def _ended(self, name: str) -> None:
         del self._running[name]
 
+    def finish(self) -> None:
+        """Begin nothing more; what is being sent may still be answered."""
+        self._stopping = True
+        for push in tuple(self._running.values()):
+            push.finish()
+
     async def stop(self) -> None:
         self._stopping = True
         sending = [task for push in tuple(self._running.values()) for task in push.stop()]
