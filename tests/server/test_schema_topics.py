@@ -119,9 +119,18 @@ def test_messages_of_a_topic_fit_its_schema() -> None:
     assert got[0].message.attributes["googclient_schemaencoding"] == "JSON"
 
     schemas.delete_schema(name=SCHEMA)
-    assert publisher.get_topic(topic=TOPIC).schema_settings.schema == "_deleted-schema_"
+    gone = publisher.get_topic(topic=TOPIC)
+    assert gone.schema_settings.schema == "_deleted-schema_"
     with pytest.raises(FailedPrecondition, match="was deleted"):
         publisher.publish(TOPIC, b'{"name": "Alaska"}').result(10)
+    gone.labels = {"team": "north"}
+    publisher.update_topic(topic=gone, update_mask={"paths": ["labels", "schema_settings"]})  # it may stay
+    with pytest.raises(NotFound, match="_deleted-schema_"):
+        publisher.create_topic(request={"name": f"{TOPIC}-2", "schema_settings": gone.schema_settings})
+    publisher.create_topic(name=f"{TOPIC}-2")
+    gone.name = f"{TOPIC}-2"
+    with pytest.raises(NotFound, match="_deleted-schema_"):
+        publisher.update_topic(topic=gone, update_mask={"paths": ["schema_settings"]})
     server.stop()
 
 

@@ -141,7 +141,7 @@ class Publisher:
             found = self._topic(resource)
             shown = topic_of(found, self._names)
             wanted = updated(shown, request.topic, request.update_mask)
-            options = self._checked(topic_options(wanted, found.options, shown))
+            options = self._checked(topic_options(wanted, found.options, shown), topic_schema(found.options))
             try:
                 await self._admin.run(lambda: self._broker.update_topic(found.name, options))
             except NotFound:
@@ -179,9 +179,9 @@ class Publisher:
             raise subscription_missing(request.subscription) from None
         return pubsub.DetachSubscriptionResponse.pb()()
 
-    def _checked(self, options: TopicOptions) -> TopicOptions:
+    def _checked(self, options: TopicOptions, before: SchemaSettings | None = None) -> TopicOptions:
         settings = topic_schema(options)
-        if settings is not None:
+        if settings is not None and settings != before:  # what it has may stay, also when the schema is gone
             self._schemas.check_settings(settings)
         return options
 

@@ -3,7 +3,7 @@
 import pytest
 from google.pubsub_v1.types import SchemaSettings as Described
 
-from inorder.errors import FailedPrecondition, InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument, NotFound
 from inorder.message import Message, batch_of
 from inorder.server.schemas.book import DELETED_SCHEMA, MessageRefused, SchemaBook, SchemaSettings, schema_attributes
 from inorder.server.schemas.definition import Encoding, SchemaType, compile_definition
@@ -49,7 +49,8 @@ def test_settings_are_read_as_google_describes_them() -> None:
     described = Described(schema=NAME, encoding=2, first_revision_id="0123abcd")
     assert settings_of(Described.pb(described)) == SchemaSettings(NAME, Encoding.BINARY, "0123abcd")
     gone = settings_of(Described.pb(Described(schema=DELETED_SCHEMA, encoding=1)))
-    SchemaBook().check_settings(gone)
+    with pytest.raises(NotFound):
+        SchemaBook().check_settings(gone)
     with pytest.raises(FailedPrecondition, match="was deleted"):
         fitting(SchemaBook(), gone, batch_of([Message(b"1")]))
     for wrong in (Described(schema=NAME), Described(schema="numbers", encoding=1), Described()):

@@ -269,8 +269,6 @@ class SchemaBook:
 
     def check_settings(self, settings: SchemaSettings) -> None:
         """Refuse what a topic cannot ask for: an unknown schema or revision, or a range that is backwards."""
-        if settings.schema == DELETED_SCHEMA:  # what it has may stay, for instance when its labels change
-            return
         schema = self.get(settings.schema)
         first, last = _range(schema, settings)
         if first > last:
