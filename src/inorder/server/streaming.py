@@ -221,7 +221,7 @@ class Stream:
                 self._heard.set()
                 for one in said:
                     await context.write(one + _properties(self.desk))
-                if self._waiting and self._error is None:  # or nobody would take an answer to them: they are given back
+                if self._waiting and self._error is None:  # or they were given back
                     messages, self._waiting, self._waiting_bytes = [*self._waiting.values()], {}, 0
                     self.desk.ask()  # the next response is filled while this one is sent
                     body = received(messages, self.desk.counts_attempts)
@@ -284,7 +284,7 @@ class Stream:
     def end(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
-            self._take_no_more()
+            self.give_back()  # nobody would take an answer to what is sent now, and the client may read nothing
         self._changed.set()
 
     def freed(self, lease: int, size: int) -> None:

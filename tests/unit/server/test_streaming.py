@@ -9,6 +9,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.desk import Desk
 from inorder.server.extensions.delivery import MAX_UNHEARD, OwnStream
 from inorder.server.names import Names
+from inorder.server.status import not_pulled
 from inorder.server.streaming import Stream, StreamingPullRequest
 
 
@@ -46,6 +47,33 @@ def test_messages_behind_an_answer_that_its_client_never_read_come_again_at_once
 
     asyncio.run(serve())
     assert [message.data for message in broker.pull("worker", 10)] == [b"a"]
+
+
+def test_messages_for_a_client_that_reads_nothing_come_again_as_soon_as_its_stream_is_to_end() -> None:
+    broker = MessageQueue()
+    broker.register_topic("orders")
+    broker.register_subscription("worker", "orders")
+
+    async def serve() -> None:
+        desk = Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+        stream = Stream(broker, "worker", desk, StreamingPullRequest(stream_ack_deadline_seconds=600))
+        desk.join(stream)
+        stream.say(b"")
+        client = Stuck()
+        writing = asyncio.create_task(stream.write(client))
+        await client.asked.wait()
+        broker.publish("orders", [Message(b"a")])
+        desk.hand_out()
+        stream.end(not_pulled())
+        assert [message.data for message in broker.pull("worker", 10)] == [b"a"]
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        stream.give_back()
+        desk.leave(stream)
+        assert broker.metrics("worker").outstanding_messages == 1  # of the pull
+
+    asyncio.run(serve())
 
 
 def test_messages_of_earlier_terms_that_were_never_sent_come_again_at_once() -> None:
