@@ -1,7 +1,10 @@
 """Requests to one topic: their order, their numbers, and what becomes of those behind one that failed."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -24,10 +27,12 @@ from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.transport.address import Address
 from inorder.transport.grpc import publishing
-from inorder.transport.grpc.calls import Busy
+from inorder.transport.grpc.calls import Busy, later
 from inorder.transport.grpc.publishing import MAX_UNDER_WAY, Outlet
 from inorder.transport.grpc.transport import GrpcTransport
 from inorder.transport.grpc.transport import Server as Described
+
+from ..interrupts import is_interrupted
 
 PATIENCE_SECONDS = 30
 
@@ -262,6 +267,62 @@ def test_a_request_whose_sending_is_interrupted_goes_again_under_its_number() ->
     assert sent.attempt.number == 1
     sent.store()
     assert after.result(PATIENCE_SECONDS) == ["id-a2"]
+
+
+class Storing(Server):
+    """Stores each number of a producer once and in order, and answers when it is told to."""
+
+    def __init__(self, when: Callable[[Callable[[], None]], object]) -> None:
+        super().__init__()
+        self.stored: list[str] = []
+        self._when = when
+        self._next: Counter[str] = Counter()
+
+    def begin(self, *call: Any) -> tuple[Pending[bytes], Any]:
+        begun = super().begin(*call)
+        self._when(partial(self._answer, self.sent[-1]))
+        return begun
+
+    def _answer(self, sent: Sent) -> None:
+        expected = self._next[sent.attempt.producer]
+        if sent.attempt.number > expected:
+            sent.fail(OutOfSequence(f"{expected}"))
+            return
+        if sent.attempt.number == expected:
+            self._next[sent.attempt.producer] += 1
+            self.stored += sent.texts
+        sent.store()
+
+
+def at_once(answer: Callable[[], None]) -> None:
+    answer()
+
+
+@pytest.mark.parametrize("when", [at_once, partial(later, 0)])
+def test_a_publish_that_is_interrupted_at_any_step_holds_up_nobody_and_is_stored_once(
+    when: Callable[[Callable[[], None]], object],
+) -> None:
+    step, went_through = 0, False
+    while not went_through:
+        step += 1
+        server = Storing(when)
+        outlet = outlet_of(server)
+        others: list[Pending[list[str]]] = []  # what another thread publishes meanwhile, and this one sends
+        other = Thread(target=lambda outlet=outlet, others=others: others.append(publish(outlet, "b1")))
+
+        def meanwhile(other: Thread = other) -> None:
+            other.start()
+            other.join()
+
+        went_through = not is_interrupted(
+            partial(publish_meanwhile, outlet, "a1", meanwhile), step, "inorder.transport"
+        )
+        others += [publish(outlet, "a2"), publish(outlet, "b2")]
+        assert [answer.exception(PATIENCE_SECONDS) for answer in others] == [None] * len(others), f"step {step}"
+        assert [text for text in server.stored if text[0] == "a"] in (["a1", "a2"], ["a2"]), f"step {step}"
+        assert [text for text in server.stored if text[0] == "b"] in (["b1", "b2"], ["b2"]), f"step {step}"
+    assert server.stored == ["a1", "b1", "a2", "b2"]
+    assert step > 20
 
 
 def test_a_request_that_is_being_made_while_others_go_again_goes_behind_them_once(

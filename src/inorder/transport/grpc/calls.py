@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import SystemRandom
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -27,6 +27,8 @@ from inorder.errors import (
 from inorder.pending import Pending
 from inorder.protocol.facts import DETAILS, error_of, retry_seconds
 from inorder.transport.grpc.channel import Channel, Metadata
+
+T = TypeVar("T")
 
 DESCRIBE = "/inorder.v1.Inorder/Describe"
 
@@ -225,6 +227,20 @@ def pause_after(error: BaseException | None, waits: Iterator[float]) -> float:
 def later(seconds: float, call: Callable[[], object]) -> None:
     """Do it after a pause, by the time of this machine whatever the clock of a test says."""
     SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_us() + round(seconds * MICROSECONDS), call)
+
+
+def call_back(answer: Pending[T], callback: Callable[[Pending[T]], None]) -> None:
+    """Call it when the answer is there, on another thread: this one may be interrupted in the middle, as by Ctrl-C."""
+    here = True
+
+    def answered(done: Pending[T]) -> None:
+        if here:
+            later(0, partial(callback, done))
+        else:
+            callback(done)
+
+    answer.add_done_callback(answered)
+    here = False
 
 
 def look_later(seconds: float, look: Callable[[], object]) -> None:

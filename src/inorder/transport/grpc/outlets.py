@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from inorder.message import Batch
 from inorder.pending import Pending
+from inorder.transport.grpc.calls import call_back, later
 from inorder.transport.grpc.publishing import Outlet
 
 Open: TypeAlias = Callable[[str], Pending[Outlet]]
@@ -49,14 +50,21 @@ class Outlets:
         if outlet is not None:
             return outlet.publish(batch)
         answer: Pending[list[str]] = Pending()
-        with self._lock:
-            outlet = self._outlets.get(topic)
+        try:
+            with self._lock:
+                outlet = self._outlets.get(topic)
+                if outlet is None:
+                    self._early.setdefault(topic, Early()).batches.append((batch, answer))
             if outlet is None:
-                self._early.setdefault(topic, Early()).batches.append((batch, answer))
-        if outlet is not None:  # since a moment ago
-            return outlet.publish(batch)
-        self._open(topic).add_done_callback(partial(self._opened, topic))
-        return answer
+                self._empty_soon(topic)
+                return answer
+        except BaseException:  # as Ctrl-C: others publish here, too
+            later(0, partial(self._empty_soon, topic))
+            raise
+        return outlet.publish(batch)  # which is there since a moment ago
+
+    def _empty_soon(self, topic: str) -> None:
+        call_back(self._open(topic), partial(self._opened, topic))
 
     def stop_waiting(self) -> None:
         """As that of each outlet, also of those that are made later."""

@@ -5,6 +5,9 @@ predecessor is refused, and so is what comes after one that failed. When anythin
 until all that is under way has come back; then it is known what was stored, and the rest goes on from there.
 
 What is handed over while requests are under way goes together in the next one.
+
+Who publishes may be interrupted, as by Ctrl-C, wherever something is called. So on that thread nothing is begun that
+others depend on unless the thread of the timers can finish it, and nothing of what comes back is looked at there.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -35,7 +38,7 @@ from inorder.message import Batch
 from inorder.pending import Pending
 from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.transport.grpc.calls import Busy, Calls, later, look_later, pause_after, pauses
+from inorder.transport.grpc.calls import Busy, Calls, call_back, later, look_later, pause_after, pauses
 from inorder.transport.grpc.channel import Metadata
 from inorder.transport.grpc.columns import publish_request, published_ids
 
@@ -82,13 +85,13 @@ Failed: TypeAlias = tuple[Handed, BaseException]
 class Request:
     """What is sent in one go, until it is answered."""
 
-    __slots__ = ("cancel", "doubt", "error", "number", "parts", "raw", "revoked", "sent", "travels")
+    __slots__ = ("answer", "cancel", "doubt", "error", "number", "parts", "raw", "revoked", "sent")
 
-    def __init__(self, parts: Sequence[Handed], raw: bytes | None) -> None:
+    def __init__(self, parts: Sequence[Handed], raw: bytes) -> None:
         self.parts = parts
-        self.raw = raw  # None while it is being made
+        self.raw = raw
         self.number: int | None = None  # in its epoch, from when it is sent first: the same however often it goes
-        self.travels = False
+        self.answer: Pending[bytes] | None = None  # that is to come back, as it travels
         self.sent = 0.0  # when, as it travels
         self.error: InorderError | None = None  # what it came back with
         self.doubt: InorderError | None = None  # since it came back with this, nobody knows whether it was stored
@@ -112,10 +115,10 @@ class Outlet:
         self._once = once
         self._name = producer
         self._lock = threading.Lock()
-        self._waiting: deque[Handed] = deque()
+        self._waiting: list[Handed] = []
         self._under_way: deque[Request] = deque()
         self._stalled = False  # something went wrong: first all must come back
-        self._sending = False
+        self._making: list[Handed] | None = None  # the first of those that wait, by somebody, into a request
         self._may_wait = True
         self._hurried = False  # what is under way was called back, to be sent again at once
         self._pauses = pauses()
@@ -130,13 +133,13 @@ class Outlet:
 
     def publish(self, batch: Batch) -> Pending[list[str]]:
         handed = Handed(batch)
-        with self._lock:
-            if self._fenced is not None:
-                return Pending.failed(self._fenced)
-            if self._untold and self._why is not None and handed.any_of(self._untold):
-                return Pending.failed(self._why)
-            self._waiting.append(handed)
         try:
+            with self._lock:
+                if self._fenced is not None:
+                    return Pending.failed(self._fenced)
+                if self._untold and self._why is not None and handed.any_of(self._untold):
+                    return Pending.failed(self._why)
+                self._waiting.append(handed)
             self._send()
         except BaseException:  # as Ctrl-C: others publish here, too
             later(0, self._send)
@@ -196,69 +199,70 @@ class Outlet:
 
     def _send(self) -> None:
         """Send what waits, as far as it may be under way. One thread does, so that it goes in order."""
-        while True:
-            with self._lock:
-                full = len(self._under_way) >= (MAX_UNDER_WAY if self._once else 1)
-                if self._sending or self._stalled or full or not self._waiting:
-                    return
-                request = self._collected() if self._epoch is not None else None
-            if request is None:
-                self._open()
-                return
-            try:
-                raw = publish_request(self._resource, [part.batch for part in request.parts])
-            except BaseException:
-                self._make_later(request)
-                raise
-            with self._lock:
-                self._sending = False
-                request.raw = raw
-                if self._stalled:  # it goes with the others
-                    return
-                # It is not there if it had to fail with what was before it.
-                begun = self._begin(request, raw) if request in self._under_way else lambda: None
-            begun()
-
-    def _make_later(self, request: Request) -> None:
-        """Whoever made it was interrupted: it is the next one again."""
-        with self._lock:
-            self._sending = False
-            if request in self._under_way:
-                self._under_way.remove(request)
-                self._waiting.extendleft(reversed(request.parts))
-
-    def _collected(self) -> Request:
-        """What goes next. It is under way while it is being made: when others fail, it must be found there."""
-        self._sending = True
-        request = Request(self._together(), None)
-        self._under_way.append(request)
-        return request
+        parts: list[Handed] | None = None
+        request: Request | None = None
+        try:
+            while True:
+                with self._lock:
+                    full = len(self._under_way) >= (MAX_UNDER_WAY if self._once else 1)
+                    if self._making is not None or self._stalled or full or not self._waiting:
+                        return
+                    if self._epoch is None:
+                        later(0, self._open)
+                        return
+                    parts = self._together()
+                    self._making = parts
+                raw = publish_request(self._resource, [part.batch for part in parts])
+                with self._lock:
+                    self._making = None
+                    if self._goes_next(parts):
+                        request = Request(parts, raw)
+                        self._begin(request, len(parts))
+                if request is not None:
+                    self._listen(request)
+                    request = None
+        except BaseException:
+            if parts is not None and self._making is parts:
+                self._making = None
+            if request is not None:
+                later(0, partial(self._listen, request))  # perhaps once more: what comes back is heard once
+            raise
 
     def _together(self) -> list[Handed]:
-        parts = [self._waiting.popleft()]
-        count, size = parts[0].count, parts[0].size
-        while self._waiting:
-            first = self._waiting[0]
-            count, size = count + first.count, size + first.size
-            if count > MAX_MESSAGES or size > MAX_BYTES:
-                break
-            parts.append(self._waiting.popleft())
-        return parts
+        """The first of those that wait, as many as go in one request."""
+        count = size = 0
+        for place, part in enumerate(self._waiting):
+            count, size = count + part.count, size + part.size
+            if place and (count > MAX_MESSAGES or size > MAX_BYTES):
+                return self._waiting[:place]
+        return self._waiting[:]
 
-    def _begin(self, request: Request, raw: bytes) -> Callable[[], None]:
-        """Send a request, with the lock held, or it could be overtaken; returns what is to be done without it."""
-        if request.number is None:
-            # Only then: it, and what is behind it, may have been stored under the number that it has.
-            request.number, self._next = self._next, self._next + 1
-        request.travels, request.sent = True, time.monotonic()
-        self._watch(self._calls.timeout_seconds)
+    def _goes_next(self, parts: list[Handed]) -> bool:
+        """Not if all must come back meanwhile, or if some of it had to fail with what was before it."""
+        return not self._stalled and self._waiting[: len(parts)] == parts
+
+    def _begin(self, request: Request, new: int = 0) -> None:
+        """Send a request, with the lock held, or it could be overtaken. If it is new, so many waited for it.
+
+        Then it is to be listened to, without the lock.
+        """
         try:
-            answer, request.cancel = self._calls.begin(PUBLISH, raw, None, self._metadata(request))
+            if new:  # without a call up to its number: it waits, or is under way and in its place
+                del self._waiting[:new]
+                self._under_way += (request,)
+            if request.number is None:
+                # Only then: it, and what is behind it, may have been stored under the number that it has.
+                request.number, self._next = self._next, self._next + 1
+            request.sent = time.monotonic()
+            self._watch(self._calls.timeout_seconds)
+            request.answer, request.cancel = self._calls.begin(PUBLISH, request.raw, None, self._metadata(request))
         except BaseException:  # as Ctrl-C: perhaps it was sent, so it goes once more under its number
-            lost = Pending[bytes].failed(Unavailable("the request was interrupted"))
-            later(0, partial(self._answered, request, lost))
+            request.answer = Pending.failed(Unavailable("the request was interrupted"))
             raise
-        return partial(answer.add_done_callback, partial(self._answered, request))
+
+    def _listen(self, request: Request) -> None:
+        if request.answer is not None:
+            call_back(request.answer, partial(self._answered, request))
 
     def _metadata(self, request: Request) -> Metadata:
         if not self._once:
@@ -271,8 +275,8 @@ class Outlet:
     def _watch(self, seconds: float) -> None:
         """Look later whether the server is still there. The lock is held."""
         if not self._watched:
-            self._watched = True
             look_later(seconds, self._look)
+            self._watched = True
 
     def _look(self) -> None:
         with self._lock:
@@ -294,14 +298,14 @@ class Outlet:
             self._watched = False
             if not lives.result() and self._silent_since() == since:
                 self._failing_since = self._failing_since or since
-                cancels = [request.cancel for request in self._under_way if request.travels]
+                cancels = [request.cancel for request in self._under_way if request.answer is not None]
             self._watch(self._calls.timeout_seconds)
         for cancel in cancels:
             cancel()
 
     def _silent_since(self) -> float | None:
         """When the first was sent of those that have not come back."""
-        return min((request.sent for request in self._under_way if request.travels), default=None)
+        return min((request.sent for request in self._under_way if request.answer is not None), default=None)
 
     # -- what comes back ---------------------------------------------------------------------------
 
@@ -312,7 +316,9 @@ class Outlet:
                 self._topic
             )  # a server that says only that something is missing can mean nothing else
         with self._lock:
-            request.travels = False
+            if request.answer is not done:  # it was heard before
+                return
+            request.answer = None
             if isinstance(error, InorderError):
                 request.error = error
                 if isinstance(error, _DOUBTFUL):
@@ -323,7 +329,7 @@ class Outlet:
             else:
                 self._under_way.remove(request)
                 self._failing_since = None
-            recover = self._stalled and not any(one.travels for one in self._under_way)
+            recover = self._stalled and all(one.answer is None for one in self._under_way)
         if error is None:
             ids, first = published_ids(done.result()), 0
             for part in request.parts:
@@ -412,7 +418,7 @@ class Outlet:
         late = [part for part in (*behind, *self._waiting) if part.any_of(keys)]
         if late:
             self._under_way = deque(Request([part], publish_request(self._resource, [part.batch])) for part in left)
-            self._waiting = deque(part for part in self._waiting if not part.any_of(keys))
+            self._waiting = [part for part in self._waiting if not part.any_of(keys)]
         return [
             *failed,
             # A batch that has others too shares their fate, and is told what it was.
@@ -420,17 +426,16 @@ class Outlet:
         ]
 
     def _go_on(self) -> None:
-        begun: Iterable[Callable[[], None]] = ()
         with self._lock:
             ready = self._epoch is not None
+            again = [*self._under_way] if ready else []
             if ready:
                 self._stalled = False
-                # The last may still be made: it is sent by whoever makes it.
-                ready_made = [(request, request.raw) for request in self._under_way]
-                begun = [self._begin(request, raw) for request, raw in ready_made if raw is not None]
+                for request in again:
+                    self._begin(request)
         if not ready:
             self._open()
             return
-        for one in begun:
-            one()
+        for request in again:
+            self._listen(request)
         self._send()
