@@ -48,3 +48,21 @@ def test_a_call_that_is_interrupted_at_any_step_of_the_transport_holds_up_neithe
             assert [answer.exception(0) for answer in after] == [None] * 4, f"step {step}"
             pubsub.close().result(PATIENCE_SECONDS)
     assert step > 15
+
+
+def test_a_close_that_is_interrupted_at_any_step_is_done_by_the_next_one(serve: Serve) -> None:
+    address = f"grpc://{serve().address}"
+    step, went_through = 0, False
+    with PubSub(address) as others:
+        topic = others.topic("orders").create().result(PATIENCE_SECONDS)
+        while not went_through:
+            step += 1
+            pubsub = PubSub(address)
+            of_it = pubsub.topic("orders")
+            of_it.set_publish_options(batching=Batching(max_messages=100, max_milliseconds=60_000))
+            collected = of_it.publish_message(b"x")
+            went_through = not is_interrupted(pubsub.close, step, "inorder.client.connection", "inorder.transport")
+            pubsub.close().result(PATIENCE_SECONDS)
+            assert collected.done(), f"step {step}"
+        topic.publish_message(b"y").result(PATIENCE_SECONDS)
+    assert step > 15

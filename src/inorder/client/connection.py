@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Protocol
 
 from inorder.client.publisher import Publisher
@@ -35,6 +36,7 @@ class Connection:
         self._open: dict[int, Closable] = {}
         self._lock = threading.Lock()
         self._closing: Pending[None] | None = None
+        self._closes = False  # somebody has begun to, and was not interrupted
         stays_here(self)
         self._finished = False  # no handler runs any more, so nothing is left to publish
         self.is_the_parents = False  # of a process that has forked: nothing of it runs in this one
@@ -66,21 +68,32 @@ class Connection:
 
         A handler that closes is not made to wait for itself: for it, this is done at once.
         """
-        with self._lock:
-            still_open = [*self._open.values()]
-            publishers = [*self._publishers.values()]
-            first, closing = self._closing is None, self._closing or Pending()
-            self._closing = closing
-        if first:
-            for closable in still_open:
-                closable.close()
-            for publisher in publishers:
-                publisher.hurry()  # a handler may wait for what is collected
-            self.transport.stop_waiting()  # for room, which nobody here makes any more: handlers would for ever
-            finished = Pending.all([closable.closed for closable in still_open])
-            left = finished.then(self._close_publishers).map(lambda _: self.transport.close())
-            left.hand_to(closing)  # also that the journal could not keep the last of it
+        first = False
+        try:
+            with self._lock:
+                still_open = [*self._open.values()]
+                publishers = [*self._publishers.values()]
+                closing = self._closing = self._closing or Pending()
+                first, self._closes = not self._closes, True
+            if first:
+                self._begin_to_close(still_open, publishers, closing)
+        except BaseException:  # as Ctrl-C: who closes it again does all of it
+            if first:
+                self._closes = False
+            raise
         return Pending.of(None) if any(closable.at_work() for closable in still_open) else closing
+
+    def _begin_to_close(
+        self, still_open: Iterable[Closable], publishers: Iterable[Publisher], closing: Pending[None]
+    ) -> None:
+        for closable in still_open:
+            closable.close()
+        for publisher in publishers:
+            publisher.hurry()  # a handler may wait for what is collected
+        self.transport.stop_waiting()  # for room, which nobody here makes any more: handlers would for ever
+        finished = Pending.all([closable.closed for closable in still_open])
+        left = finished.then(self._close_publishers).map(lambda _: self.transport.close())
+        left.hand_to(closing)  # also that the journal could not keep the last of it
 
     def needs_this_thread(self) -> bool:
         """Whether closing cannot end while the thread that asks does nothing but wait for it."""

@@ -7,6 +7,7 @@ import pytest
 
 from inorder import Batching, FlowControl, Message, PubSub, Topic
 from inorder.broker import MessageQueue
+from inorder.errors import Closed
 
 from ..interrupts import is_interrupted
 
@@ -73,4 +74,20 @@ def test_many_that_are_interrupted_in_the_broker_fail_and_others_go_on() -> None
         assert topic.paused_keys() == ([] if went_through else ["a", "b"]), f"step {step}"
         topic.publish_message(b"2", ordering_key="c").result(0)
         assert pubsub.close().done(), f"step {step}"
+    assert step > 5
+
+
+@pytest.mark.parametrize("prepare", [publish_at_once, publish_together])
+def test_a_close_that_is_interrupted_at_any_step_is_done_by_the_next_one(prepare: Callable[[Topic], None]) -> None:
+    step, went_through = 0, False
+    while not went_through:
+        step += 1
+        queue = MessageQueue()
+        pubsub = PubSub(queue)
+        topic = pubsub.topic("orders").create().result()
+        prepare(topic)
+        went_through = not is_interrupted(pubsub.close, step, "inorder.client.connection", "inorder.transport")
+        assert pubsub.close().done(), f"step {step}"
+        with pytest.raises(Closed):
+            topic.metadata().result(0)
     assert step > 5
