@@ -81,6 +81,7 @@ class _TimerThread:
         self._heap_limit = 64
         self._tie = itertools.count()
         self._running = False
+        self._asleep_until_us = 0
 
     def add(self, when_us: int, callback: Callable[[], object]) -> Timer:
         timer = Timer(callback)
@@ -90,15 +91,19 @@ class _TimerThread:
                 self._forget_cancelled()
             if not self._running:  # nor if a start failed, or was interrupted: then timers would wait for ever
                 threading.Thread(target=self._run, name="inorder-timers", daemon=True).start()
-            elif self._heap[0][2] is timer:
+            elif self._heap[0][0] < self._asleep_until_us:  # perhaps since one before, whose setting was interrupted
                 self._changed.notify()
         return timer
 
     def _forget_cancelled(self) -> None:
         # Making a list may run the garbage collector, and that may add a timer: to the new heap, then.
         heap, self._heap = self._heap, []
-        self._heap += [entry for entry in heap if entry[2].callback is not None]
-        heapq.heapify(self._heap)
+        left = heap
+        try:
+            left = [entry for entry in heap if entry[2].callback is not None]
+        finally:  # also when it is interrupted
+            self._heap += left
+            heapq.heapify(self._heap)
         self._heap_limit = 2 * len(self._heap) + 64  # so that looking costs little per timer
 
     def _run(self) -> None:
@@ -109,8 +114,10 @@ class _TimerThread:
         while True:
             with self._lock:
                 while not self._heap or self._heap[0][0] > self._clock.now_us():
-                    wait_us = self._heap[0][0] - self._clock.now_us() if self._heap else LONGEST_WAIT_US
-                    self._changed.wait(min(max(wait_us, 0), LONGEST_WAIT_US) / MICROSECONDS)
+                    latest_us = self._clock.now_us() + LONGEST_WAIT_US
+                    self._asleep_until_us = min(self._heap[0][0], latest_us) if self._heap else latest_us
+                    self._changed.wait(max(self._asleep_until_us - self._clock.now_us(), 0) / MICROSECONDS)
+                    self._asleep_until_us = 0
                 timer = heapq.heappop(self._heap)[2]
             try:
                 timer.run()

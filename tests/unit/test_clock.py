@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import pytest
 
@@ -151,6 +152,25 @@ def test_all_timers_share_one_thread() -> None:
     run_all(clock)
     [thread] = set(threading.enumerate()) - before
     assert (thread.name, thread.daemon, {thread.ident}) == ("inorder-timers", True, idents)
+
+
+@pytest.mark.parametrize("others", [0, 1, 10])
+def test_a_timer_whose_setting_is_interrupted_at_any_step_holds_up_no_other(others: int) -> None:
+    step, went_through = 0, False
+    while not went_through:
+        step += 1
+        clock = SystemClock()
+        ran: list[int] = []
+        with held(clock) if others > 1 else nullcontext():
+            for number in range(others):
+                clock.call_at(number, partial(ran.append, number))
+            if others == 1:
+                run_all(clock, 0)  # and then nothing is to be done
+            clock._timers._heap_limit = others  # so that it looks for cancelled ones
+            went_through = not is_interrupted(partial(clock.call_at, 0, list), step, "inorder.clock")
+        run_all(clock, 0)
+        assert ran == [*range(others)], f"step {step}"
+    assert step > 3
 
 
 def test_threads_set_timers_at_the_same_time() -> None:
