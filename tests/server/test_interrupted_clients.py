@@ -50,6 +50,20 @@ def test_a_call_that_is_interrupted_at_any_step_of_the_transport_holds_up_neithe
     assert step > 15
 
 
+def test_an_ack_of_a_pulled_message_that_is_interrupted_at_any_step_holds_up_no_other(serve: Serve) -> None:
+    with PubSub(f"grpc://{serve().address}") as pubsub:
+        topic = pubsub.topic("orders").create().result(PATIENCE_SECONDS)
+        worker = topic.subscription("worker").create().result(PATIENCE_SECONDS)
+        step, went_through = 0, False
+        while not went_through:
+            step += 1
+            topic.publish_many([Message(b"x"), Message(b"y")]).result(PATIENCE_SECONDS)
+            *_, first, second = worker.pull(10).result(PATIENCE_SECONDS)
+            went_through = not is_interrupted(first.ack, step, "inorder.transport")
+            second.ack().result(PATIENCE_SECONDS)
+    assert step > 5
+
+
 def test_a_close_that_is_interrupted_at_any_step_is_done_by_the_next_one(serve: Serve) -> None:
     address = f"grpc://{serve().address}"
     step, went_through = 0, False

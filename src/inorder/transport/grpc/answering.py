@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from inorder.errors import InorderError, NotFound
 from inorder.pending import Pending
 from inorder.protocol import inorder_v1_pb2 as v1
-from inorder.transport.grpc.calls import Calls
+from inorder.transport.grpc.calls import Calls, later
 
 ANSWER = "/inorder.v1.Inorder/Answer"
 
@@ -77,10 +77,9 @@ class CallAnswers:
     def say(self, said: Said) -> None:
         with self._lock:
             self._waiting.append(said)
-            if self._under_way:
-                return
-            self._under_way = True
-        self._send()
+            if not self._under_way:
+                later(0, self._send)  # not here, where it may be interrupted, as by Ctrl-C: others wait for it
+                self._under_way = True
 
     def _send(self) -> None:
         with self._lock:
