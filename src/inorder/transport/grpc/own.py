@@ -24,7 +24,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import to_json, told
 from inorder.transport.address import Address
 from inorder.transport.grpc.calls import Calls
-from inorder.transport.grpc.found import if_found
+from inorder.transport.grpc.found import if_found, on_all_pages
 from inorder.transport.grpc.publishing import Outlet
 from inorder.transport.grpc.pulling import Puller
 from inorder.transport.grpc.stream import OwnDeliveries
@@ -161,14 +161,11 @@ class OwnServer:
         return self._calls.once(_INORDER + method, request.SerializeToString()).map(lambda _: None)
 
     def _pages(self, method: str, request: Any, response: type[Any], read: Callable[[Any], Any]) -> Pending[list[Any]]:
-        def turned(page: Any) -> Pending[list[Any]]:
-            found = list(read(page))
-            if not page.next_page_token:
-                return Pending.of(found)
-            request.page_token = page.next_page_token
-            return self._pages(method, request, response, read).map(lambda rest: found + rest)
+        def ask(token: str) -> Pending[Any]:
+            request.page_token = token
+            return self._ask(method, request, response)
 
-        return self._ask(method, request, response).then(turned)
+        return on_all_pages(ask, read)
 
     def _topic(self, topic: v1.Topic) -> TopicMetadata:
         options = told(TopicOptions, topic.options)

@@ -39,7 +39,7 @@ from inorder.options import (
 from inorder.pending import Pending
 from inorder.transport.address import Address
 from inorder.transport.grpc.calls import Calls
-from inorder.transport.grpc.found import as_fact, if_found
+from inorder.transport.grpc.found import as_fact, if_found, on_all_pages
 from inorder.transport.grpc.plain_answers import PlainAnswers
 from inorder.transport.grpc.plain_stream import PlainDeliveries, read
 from inorder.transport.grpc.publishing import Outlet
@@ -205,14 +205,11 @@ class PlainServer:
         return self._calls.repeated(method, request.SerializeToString()).map(response.pb().FromString)
 
     def _pages(self, method: str, request: Any, response: Any, found: Callable[[Any], Any]) -> Pending[list[Any]]:
-        def turned(page: Any) -> Pending[list[Any]]:
-            here = list(found(page))
-            if not page.next_page_token:
-                return Pending.of(here)
-            request.page_token = page.next_page_token
-            return self._pages(method, request, response, found).map(lambda rest: here + rest)
+        def ask(token: str) -> Pending[Any]:
+            request.page_token = token
+            return self._ask(method, request, response)
 
-        return self._ask(method, request, response).then(turned)
+        return on_all_pages(ask, found)
 
     def _topic(self, topic: Any) -> TopicMetadata:
         retention = None
