@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from inorder.testing.clock import ManualClock
 from inorder.transport.grpc.calls import Calls
 from inorder.transport.grpc.stream import OwnDeliveries
 
+from ..interrupts import is_interrupted
+
 PATIENCE_SECONDS = 30
 OPTIONS = SubscriptionOptions(enable_message_ordering=True, max_outstanding_per_key=10)
 
@@ -31,6 +34,7 @@ class Server:
     ends_for_good, _closed = Calls.ends_for_good, False
 
     def __init__(self) -> None:
+        self.begun = False
         self.clock = ManualClock()
         self.broker = MessageQueue(clock=self.clock)
         self.broker.register_topic("orders")
@@ -41,6 +45,7 @@ class Server:
         self._terms = v1.Terms(options=to_json(OPTIONS), id_prefix=watch.id_prefix, ack_id_prefix=watch.ack_id_prefix)
 
     def stream(self, method: str, requests: Iterator[bytes], metadata: object) -> "Server":
+        self.begun = True
         self.send(v1.Delivery(terms=self._terms))
 
         def hear() -> None:
@@ -144,6 +149,19 @@ def test_leases_that_were_kept_last_since_that_was_asked_for() -> None:
     taken = deliveries.take(100, 10**9, True, server.broker.consumer("worker"), 100)
     assert ([message.data for message in taken.messages], taken.since_us) == ([b"1", b"2"], asked_us - 500_000)
     server.cancel()
+
+
+def test_a_consumer_whose_beginning_is_interrupted_at_any_step_is_none() -> None:
+    step, went_through = 0, False
+    while not went_through:
+        step += 1
+        server: Any = Server()
+        begin = partial(OwnDeliveries, server, server.clock, "worker", "worker", lambda: None, print, True)
+        went_through = not is_interrupted(begin, step, "inorder.transport.grpc.stream")
+        if not went_through and server.begun:
+            assert server.heard("last"), f"step {step}"
+        server.cancel()
+    assert step > 2
 
 
 @pytest.mark.parametrize("kind", [Unavailable, DeadlineExceeded, ResourceExhausted, Aborted, PermissionDenied])

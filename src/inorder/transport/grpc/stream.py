@@ -106,13 +106,16 @@ class OwnDeliveries:
         self._closed: Pending[None] = Pending()
         self._begun: Pending[None] = Pending()
         threading.Thread(target=self._run, name="inorder-stream", daemon=True).start()
-        self._wait_for_terms()
+        try:
+            self._wait_for_terms()
+        except BaseException:  # as Ctrl-C while the server cannot be reached: nobody else would close it
+            self.close()
+            raise
 
     def _wait_for_terms(self) -> None:
         try:
             self._begun.result(self._calls.timeout_seconds)
         except TimeoutError:
-            self.close()
             raise self._refused or Unavailable(f"no answer from {self._calls.address}") from None
 
     # -- for the consumer --------------------------------------------------------------------------
