@@ -69,6 +69,10 @@ class Server:
         """The stream ends so."""
         self._sent.put(error)
 
+    def repeated(self, method: str, request: bytes) -> Pending[bytes]:
+        self._heard.put(v1.Demand.FromString(request))
+        return Pending.of(v1.Confirmation().SerializeToString())
+
     def lives(self) -> Pending[bool]:
         return Pending.of(True)
 
@@ -149,6 +153,20 @@ def test_leases_that_were_kept_last_since_that_was_asked_for() -> None:
     taken = deliveries.take(100, 10**9, True, server.broker.consumer("worker"), 100)
     assert ([message.data for message in taken.messages], taken.since_us) == ([b"1", b"2"], asked_us - 500_000)
     server.cancel()
+
+
+def test_what_nobody_has_taken_goes_back_although_the_stream_ends_while_it_is_closed() -> None:
+    server, woken = Server(), threading.Semaphore(0)
+    calls: Any = server
+    deliveries = OwnDeliveries(calls, server.clock, "worker", "worker", woken.release, print, True)
+    leases = server.deliver("1", "2")
+    for _ in range(2):
+        assert woken.acquire(timeout=PATIENCE_SECONDS)
+    closed = deliveries.close()
+    assert server.heard("last")
+    server.end(Unavailable("cut"))
+    assert [*server.heard("releases").releases] == leases
+    closed.result(PATIENCE_SECONDS)
 
 
 def test_a_consumer_whose_beginning_is_interrupted_at_any_step_is_none() -> None:

@@ -416,6 +416,8 @@ class OwnDeliveries:
                 self.terms.options = None
                 error = SubscriptionNotFound(self._subscription)
             self._failure = error if fatal else None
+            untaken = [] if fatal or revoked else self._arrived
+            returned = Said(released=[lease for batch, _ in untaken for lease in batch.leases])
             self._arrived = []
             if self._keeper is not None:
                 self._keeper.cancel()
@@ -426,7 +428,11 @@ class OwnDeliveries:
                 self._by_calls.say(said)
         if not self._begun.done():
             self._begun.set_exception(error or Unavailable(f"no answer from {self._calls.address}"))
-        self._closed.set_result(None)
+        if returned.released:
+            self._by_calls.say(returned)
+        else:
+            returned.answered(())
+        returned.reply.add_done_callback(lambda _: self._closed.set_result(None))
         if fatal:
             self._wake()
         return True
