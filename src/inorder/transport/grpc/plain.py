@@ -48,6 +48,7 @@ T = TypeVar("T")
 
 _PUBLISHER = "/google.pubsub.v1.Publisher/"
 _SUBSCRIBER = "/google.pubsub.v1.Subscriber/"
+MAX_PULLED = 1_000  # by one call: Pub/Sub gives no more
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # when a resource was made, the protocol does not tell
 
 # The options of a subscription that the protocol has words for.
@@ -171,7 +172,9 @@ class PlainServer:
         def pull() -> Pending[bytes]:
             check_whole("max_messages", max_messages)
             request = pubsub.PullRequest.pb()(
-                subscription=self._target.subscription(subscription), max_messages=max_messages, return_immediately=True
+                subscription=self._target.subscription(subscription),
+                max_messages=min(max_messages, MAX_PULLED),
+                return_immediately=True,
             )
             return self._calls.repeated(f"{_SUBSCRIBER}Pull", request.SerializeToString())
 
