@@ -129,7 +129,7 @@ def test_what_is_missing_or_there_already_is_told_as_ever(pubsub: PubSub) -> Non
     with pytest.raises(TopicAlreadyExists):
         topic.create().result()
     subscription = topic.subscription("worker")
-    for call in (subscription.delete, subscription.metadata, subscription.pull):
+    for call in (subscription.delete, subscription.metadata, subscription.pull, lambda: subscription.seek(time=0.0)):
         with pytest.raises(SubscriptionNotFound, match="Subscription not found: worker"):
             call().result()
     with pytest.raises(SubscriptionNotFound):

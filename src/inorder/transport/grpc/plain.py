@@ -144,7 +144,8 @@ class PlainServer:
         seconds, microseconds = divmod(time_us, MICROSECONDS)
         request = pubsub.SeekRequest.pb()(subscription=self._target.subscription(subscription))
         request.time.CopyFrom(timestamp_pb2.Timestamp(seconds=seconds, nanos=1000 * microseconds))
-        return self._calls.once(f"{_SUBSCRIBER}Seek", request.SerializeToString()).map(_nothing)
+        sought = self._calls.once(f"{_SUBSCRIBER}Seek", request.SerializeToString()).map(_nothing)
+        return as_fact(sought, SubscriptionNotFound(subscription))
 
     def blocked_keys(self, subscription: str) -> Pending[list[BlockedKey]]:
         return _absent("blocked_keys")
