@@ -154,6 +154,7 @@ def test_options_that_the_protocol_knows_are_kept_and_others_refused(pubsub: Pub
         filter='attributes.kind = "x"',
     ).result()
     subscription.set_options(ack_deadline=30).result()
+    subscription.set_options(queue_limits=None).result()
     options = subscription.metadata().result().options
     assert (options.ack_deadline_seconds, options.filter) == (30, 'attributes.kind = "x"')
     assert options.retry_policy is not None
