@@ -163,6 +163,9 @@ def test_options_that_the_protocol_knows_are_kept_and_others_refused(pubsub: Pub
     assert options.dead_letter_policy.dead_letter_topic == "dead"
     with pytest.raises(FailedPrecondition, match="queue_limits: this server knows"):
         subscription.set_options(queue_limits={"max_messages": 5}).result()
+    in_order = topic.subscription("in-order").create(message_ordering=True).result()
+    with pytest.raises(FailedPrecondition, match="max_outstanding_per_key: this server knows"):
+        in_order.set_options(max_outstanding_per_key=5).result()
     with pytest.raises(InvalidArgument, match="whole seconds"):
         topic.subscription("other").create(ack_deadline=10.5).result()
 

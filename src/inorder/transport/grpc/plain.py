@@ -109,6 +109,8 @@ class PlainServer:
         def update(found: SubscriptionMetadata) -> Pending[bytes]:
             options = merge(found.options, changes)
             wanted = self._wanted(name, options)
+            if options.max_outstanding_per_key != found.options.max_outstanding_per_key:
+                raise _no_option("max_outstanding_per_key")
             # What stays as it is must not be named: some of it may not change, and an empty list is refused.
             paths = sorted(field for field in _KNOWN if getattr(options, field) != getattr(found.options, field))
             if not paths:
@@ -267,9 +269,7 @@ class PlainServer:
             asked = getattr(options, field.name)
             windowed = field.name == "max_outstanding_per_key" and options.enable_message_ordering
             if field.name not in _KNOWN and not windowed and asked != getattr(default, field.name):
-                raise FailedPrecondition(
-                    f"{field.name}: this server knows google.pubsub.v1 only, which has no such option"
-                )
+                raise _no_option(field.name)
         if options.ack_deadline_seconds != int(options.ack_deadline_seconds):
             raise InvalidArgument(
                 f"ack_deadline_seconds: whole seconds with this server, not {options.ack_deadline_seconds}"
@@ -323,6 +323,10 @@ def _nothing(_: object) -> None:
 
 def _absent(what: str) -> Pending[Any]:
     return Pending.failed(FailedPrecondition(f"{what}: this server knows google.pubsub.v1 only; inorder serve can"))
+
+
+def _no_option(name: str) -> FailedPrecondition:
+    return FailedPrecondition(f"{name}: this server knows google.pubsub.v1 only, which has no such option")
 
 
 def _duration(seconds: float | None) -> Any:
