@@ -194,14 +194,14 @@ class PlainServer:
     ) -> PlainDeliveries:
         found = self._subscription(subscription).result(self._calls.timeout_seconds)
         resource = self._target.subscription(subscription)
-        answers = PlainAnswers(self._calls, resource, ordered=found.options.enable_message_ordering)
+        answers = PlainAnswers(self._calls, resource, self._clock, ordered=found.options.enable_message_ordering)
         return PlainDeliveries(self._calls, self._clock, subscription, resource, found.options, answers, wake)
 
     def _answers_of(self, subscription: str) -> PlainAnswers:
         with self._lock:
             if subscription not in self._answers:
                 self._answers[subscription] = PlainAnswers(
-                    self._calls, self._target.subscription(subscription), ordered=False
+                    self._calls, self._target.subscription(subscription), self._clock, ordered=False
                 )
             return self._answers[subscription]
 
