@@ -48,6 +48,7 @@ T = TypeVar("T")
 
 _PUBLISHER = "/google.pubsub.v1.Publisher/"
 _SUBSCRIBER = "/google.pubsub.v1.Subscriber/"
+_ONE_OF_A_KEY = SubscriptionOptions().max_outstanding_per_key
 MAX_PULLED = 1_000  # by one call: Pub/Sub gives no more
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # when a resource was made, the protocol does not tell
 
@@ -109,7 +110,8 @@ class PlainServer:
         def update(found: SubscriptionMetadata) -> Pending[bytes]:
             options = merge(found.options, changes)
             wanted = self._wanted(name, options)
-            if options.max_outstanding_per_key != found.options.max_outstanding_per_key:
+            # Whoever gives all options gives that of `create`, which takes it too.
+            if options.max_outstanding_per_key not in (found.options.max_outstanding_per_key, _ONE_OF_A_KEY):
                 raise _no_option("max_outstanding_per_key")
             # What stays as it is must not be named: some of it may not change, and an empty list is refused.
             paths = sorted(field for field in _KNOWN if getattr(options, field) != getattr(found.options, field))
