@@ -309,6 +309,15 @@ def _batch(folder: Path, batch: int) -> list[dict[str, Any]]:
     return [row for file in (folder / "table" / f"batch_id={batch}").glob("*.parquet") for row in _rows(file)]
 
 
+def test_a_column_may_have_the_name_that_means_no_drift(tmp_path: Path, capsys: CAPSYS) -> None:
+    put(tmp_path, [{"none": "a", "at": 2**60, "value": "x"}])
+    source = FILES.replace("order_id STRING, n BIGINT, data STRING", "none STRING, at BIGINT, value STRING")
+    order = '[order]\noperator = "latest"\nkey = "none"\ntime = "at"\nvalue = "value"\nmax_drift = "none"\n'
+    code, _, _ = run(capsys, "run", pipeline(tmp_path, HEAD, source, order, PARQUET, AVAILABLE_NOW))
+    assert code == 0
+    assert [(row["none"], row["value"]) for row in written(tmp_path / "table")] == [("a", "x")]
+
+
 def test_fields_are_merged(tmp_path: Path, capsys: CAPSYS) -> None:
     facts = [{"order_id": "a", "n": 1, "data": "Placed"}, {"order_id": "a", "n": 2, "data": "Shipped"}]
     put(tmp_path, facts)

@@ -143,7 +143,9 @@ def _loaded(spark: SparkSession, source: Source, tick: float | None) -> DataFram
 
 def _ordered(rows: DataFrame, pipeline: Pipeline) -> OrderedStream:
     assert pipeline.order is not None
-    options = {name: None if value == NONE else value for name, value in pipeline.order.options.items()}
+    options = dict(pipeline.order.options)
+    if options.get("max_drift") == NONE:  # a column may have that name
+        options["max_drift"] = None
     operator = getattr(inorder.spark, pipeline.order.operator)
     found = operator(rows, **options)
     assert isinstance(found, OrderedStream)
