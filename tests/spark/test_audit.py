@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import FailedPrecondition, InvalidArgument
@@ -391,7 +393,7 @@ def test_where_no_late_event_has_a_time_no_timeout_is_told(spark: SparkSession) 
 def test_more_partitions_than_are_shown_are_counted_all_the_same(spark: SparkSession) -> None:
     log = spark.range(0, 10_000).selectExpr("id AS pos", "string(id % 7) AS k", "id AS seq")
     found = audit(log, key="k", sequence="seq", position="pos", partition="pos", allow=["gap"]).findings
-    assert (len(found.partitions), found.imbalance) == (4_096, pytest.approx(1))
+    assert (len(found.partitions), found.partition_count, found.imbalance) == (4_096, 10_000, pytest.approx(1))
 
 
 def test_a_partition_without_a_name_is_one_too(spark: SparkSession) -> None:
@@ -489,6 +491,30 @@ def test_json_holds_everything(audited: Audit) -> None:
     assert plain["verdict"] == str(audited)
     assert len(plain["violations"]) == 25
     assert plain["columns"]["arrival_order"] == "pos"
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+def test_times_as_positions_are_those_of_utc_in_any_zone_and_year(spark: SparkSession) -> None:
+    last_hour_of_summer_us, year_10_000_us = 1_793_509_200_000_000, 253_402_318_799_000_000
+    minutes = [("a", 2, 0), ("a", 1, 30), ("b", 2, 60), ("b", 1, 70)]  # from 1:00 on, which comes twice
+    arrivals = [(key, number, last_hour_of_summer_us + at * 60_000_000) for key, number, at in minutes]
+    arrivals += [("c", number, year_10_000_us - number) for number in (1, 2)]
+    log = spark.createDataFrame(arrivals, "k STRING, n INT, at BIGINT").withColumn("at", F.timestamp_micros("at"))
+    found = audit(log, key="k", sequence="n", position="at").findings
+    assert [(one.key, one.position) for one in found.violations] == [
+        ("a", "2026-11-01 05:30:00"),
+        ("b", "2026-11-01 06:10:00"),
+        ("c", "253,402,318,798,999,999 µs from 1970 on"),
+    ]
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(audited: Audit, by_time: Audit) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -32,6 +32,7 @@ from inorder.spark.page import page
 from inorder.spark.tallying import COUNTS, TOLD
 from inorder.spark.totals import Key, Totals, merged
 from inorder.spark.violations import IN_ORDER_BY, NUMBERS, OTHER, TEXTS
+from inorder.spark.wording import moment
 
 ALLOWABLE = tuple(kind for kind in KINDS if kind != "reordered")
 
@@ -157,15 +158,21 @@ def audit(
     return Audit(_findings(source, names, examination, totals, first), events, names, examination)
 
 
-def _found(events: DataFrame, names: Named, examination: Examination) -> tuple[Totals, list[Row]]:
+def _found(events: DataFrame, names: Named, examination: Examination) -> tuple[Totals, list[dict[str, Any]]]:
     """The totals, and the first violations."""
     arranged = by_key(events, names)
     schema = _violation_schema(arranged, names).add(TOTALS, T.StringType())
-    found = arranged.mapInArrow(examination.totals, schema).collect()
+    times = [field.name for field in schema.fields if isinstance(field.dataType, T.TimestampType)]
+    # As numbers: Python has no time after 9999, and none here says which of an hour that clocks repeat it is of.
+    in_numbers = {name: F.unix_micros(name) for name in times}
+    found = arranged.mapInArrow(examination.totals, schema).withColumns(in_numbers).collect()
     totals = merged((Totals.from_json(row[TOTALS]) for row in found if row[TOTALS] is not None), examination.top)
     _refuse_ties(totals.sums["tied"], names)
     first = sorted((row for row in found if row[TOTALS] is None), key=lambda row: _place_of(row, names))
-    return totals, first[: examination.top]
+    return totals, [
+        row.asDict() | {name: moment(row[name]) for name in times if row[name] is not None}
+        for row in first[: examination.top]
+    ]
 
 
 def _violation_schema(arranged: DataFrame, names: Named) -> T.StructType:
@@ -217,7 +224,9 @@ def _refuse_ties(tied: int, names: Named) -> None:
         )
 
 
-def _findings(source: str, names: Named, examination: Examination, totals: Totals, first: Sequence[Row]) -> Findings:
+def _findings(
+    source: str, names: Named, examination: Examination, totals: Totals, first: Sequence[Mapping[str, Any]]
+) -> Findings:
     sums, maxima = totals.sums, totals.maxima
     has_runs, has_clock, has_times = names.start is not None, names.arrival_time is not None, names.time is not None
     loads = _loads(totals, names, examination.partitions)
@@ -295,7 +304,7 @@ def _loads(totals: Totals, names: Named, partitions: int) -> tuple[PartitionLoad
     return tuple(PartitionLoad(name, load, load / (totals.sums["events"] or 1)) for name, load in loads)
 
 
-def _violation(row: Row, names: Named) -> Violation:
+def _violation(row: Mapping[str, Any], names: Named) -> Violation:
     here, there = ([row[prefix + name] for name in names.position_columns] for prefix in ("", OTHER))
     return Violation(
         cast(Kind, row["kind"]),

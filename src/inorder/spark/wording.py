@@ -39,12 +39,15 @@ def sentence(one: Violation, found: Findings) -> str:
 def _value(value: int | None, found: Findings) -> str:
     if value is None:
         return "an event"
-    if found.columns.sequence is not None:
-        return f"number {value}"
+    return f"number {value}" if found.columns.sequence is not None else f"the event of {moment(value)}"
+
+
+def moment(time_us: int) -> str:
+    """In UTC."""
     try:
-        return f"the event of {_EPOCH + timedelta(microseconds=value):%Y-%m-%d %H:%M:%S.%f}"
+        return str((_EPOCH + timedelta(microseconds=time_us)).replace(tzinfo=None))
     except OverflowError:  # before the year 1 or after 9999, as where a unit is wrong
-        return f"the event of {value:,} µs from 1970 on"
+        return f"{time_us:,} µs from 1970 on"
 
 
 def duration(time_us: int, *, at_least: bool = False) -> str:
