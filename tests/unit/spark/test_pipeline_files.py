@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from inorder.errors import InvalidArgument, NotFound, PipelineInvalid
+from inorder.spark.addresses import folder_of
 from inorder.spark.buckets import BucketState, Manifest
 from inorder.spark.folders import Folder
 from inorder.spark.pipelines import Pipeline, read_pipeline
@@ -94,6 +95,16 @@ def test_a_home_behind_a_scheme_is_that_of_who_runs_it(tmp_path: Path) -> None:
     text = GOOD.replace('"./checkpoint"', '"file:~/checkpoint"').replace('"./data"', '"file:~/data"')
     found = read(tmp_path, text)
     assert (found.source.url, found.checkpoint) == (f"file:{Path.home()}/data", f"file:{Path.home()}/checkpoint")
+
+
+@pytest.mark.parametrize("given", ["./data", "file:./data", "file:my%20data?sync=none"])
+def test_a_folder_may_have_a_name_that_a_url_would_quote(tmp_path: Path, given: str) -> None:
+    folder = tmp_path / "feature%2Forders, really?"
+    folder.mkdir()
+    found = read(folder, GOOD.replace('"./data"', f'"{given}"').replace('"./checkpoint"', '"file:checkpoint"'))
+    assert found.source.url is not None
+    assert folder_of(found.source.url) == str(folder / ("my data" if "my" in given else "data"))
+    assert found.checkpoint == f"file:{folder}/checkpoint"  # which nobody takes for a URL
 
 
 def test_the_least_that_a_file_says(tmp_path: Path) -> None:

@@ -157,8 +157,12 @@ def address(given: str, folder: Path) -> str:
 
 
 def _with_addresses(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    # Behind `file:`, a url has its options behind a question mark, and is quoted: so the folder has to be, too.
+    quoted = Path(str(folder).replace("%", "%25").replace("?", "%3F"))
     return {
-        name: address(value, folder) if name in _ADDRESSES and isinstance(value, str) and value else value
+        name: address(value, quoted if name == "url" and value.startswith("file:") else folder)
+        if name in _ADDRESSES and isinstance(value, str) and value
+        else value
         for name, value in given.items()
     }
 
