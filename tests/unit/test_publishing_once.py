@@ -159,6 +159,31 @@ def test_a_silent_producer_is_forgotten(queue: MessageQueue) -> None:
     assert queue.get_topic("orders").next_position == 3  # type: ignore[union-attr]
 
 
+def test_a_producer_that_goes_on_is_not_forgotten(queue: MessageQueue) -> None:
+    for number in range(4):
+        publish(queue, Attempt("p", 0, number), f"{number}")
+        queue.clock.advance(DAY_SECONDS / 2 + 1)  # type: ignore[attr-defined]
+        publish(queue, Attempt("q", 0, number), f"{number}")  # others look who is silent
+    assert queue.get_topic("orders").next_position == 8  # type: ignore[union-attr]
+
+
+def test_a_producer_that_was_opened_again_is_not_the_next_to_be_forgotten(
+    queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producers, "MAX_PRODUCERS", 2)
+    for name in "pq":
+        queue.open_producer("orders", name)
+    epoch = queue.open_producer("orders", "p")
+    queue.open_producer("orders", "r")
+    publish(queue, Attempt("p", epoch, 0), "a")
+
+
+def test_the_letters_of_a_name_are_counted_and_not_its_bytes(queue: MessageQueue) -> None:
+    publish(queue, Attempt("é" * 200, 0, 0), "a")
+    with pytest.raises(InvalidArgument, match="producer: a string of 1 to 200 characters"):
+        publish(queue, Attempt("é" * 201, 0, 0), "a")
+
+
 def test_an_epoch_is_never_used_again(queue: MessageQueue) -> None:
     first = queue.open_producer("orders", "p")
     queue.clock.advance(DAY_SECONDS + 1)  # type: ignore[attr-defined]

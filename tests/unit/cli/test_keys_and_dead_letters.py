@@ -288,5 +288,20 @@ def test_a_message_is_acked_only_after_the_work_on_it(queue: MessageQueue) -> No
     assert queue.metrics("morgue").outstanding_messages == 0
 
 
+def test_work_may_take_longer_than_a_lease_lasts(queue: MessageQueue) -> None:
+    with PubSub(queue) as pubsub, WorkingOff(pubsub.subscription("morgue"), lambda message: True, None) as working:
+        for _ in working.batches():
+            queue.clock.advance(60)  # type: ignore[attr-defined]
+    assert working.done == queue.metrics("morgue").counters.acked == 2_500
+
+
+def test_large_messages_are_worked_off_a_few_at_a_time(queue: MessageQueue) -> None:
+    queue.ack(queue.pull("morgue", 2_500))
+    for _ in range(3):
+        queue.publish("dead", [Message(bytes(3_000_000))])
+    with PubSub(queue) as pubsub, WorkingOff(pubsub.subscription("morgue"), lambda message: True, None) as working:
+        assert [len(batch) for batch in working.batches()] == [1, 1, 1]
+
+
 def positions(messages: list[Message]) -> list[int]:
     return [message.position for message in messages]

@@ -242,11 +242,25 @@ def test_what_was_not_answered_when_it_was_ended_is_not_known(
     assert told in capsys.readouterr().err
 
 
-def test_large_messages_go_by_several_requests(orders: Program, tmp_path: Path) -> None:
+def test_large_messages_go_by_several_requests(
+    orders: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_many, requests = Topic.publish_many, []
+
+    def noted(self: Topic, messages: list[Message]) -> Pending[list[str]]:
+        requests.append(len(messages))
+        return publish_many(self, messages)
+
+    monkeypatch.setattr(Topic, "publish_many", noted)
     file = tmp_path / "lines"
     file.write_text("".join(f"{'x' * 3_000_000}\n" for _ in range(4)))
     [said] = orders.json("publish", "orders", "--file", file)
     assert said["messages"] == 4
+    assert requests == [1, 1, 1, 1]
+    whole = ["--file", file, "--file", file, "--format", "whole"]
+    file.write_text("x" * 2_000_000)
+    orders.ok("publish", "orders", *whole, *whole)
+    assert requests[4:] == [2, 2]
     file.write_text("x" * 10_000_001)
     ran = orders("publish", "orders", "--file", file)
     assert f"{file}, line 1: message of 10000001 bytes exceeds the maximum" in ran.err
