@@ -25,10 +25,12 @@ from inorder.cli.wording import counted
 from inorder.cli.working_off import WorkingOff
 from inorder.client.pubsub import PubSub
 from inorder.client.subscription import Subscription
+from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
+from inorder.core.filters import compile_filter
 from inorder.core.ranges import Ranges
 from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.journal.reading import JournalReader
-from inorder.message import Message
+from inorder.message import ATTRIBUTES, STORED_US, Message
 from inorder.metadata import SubscriptionMetadata
 from inorder.options import MAX_ACK_DEADLINE_SECONDS
 
@@ -158,10 +160,14 @@ def _in_journal(
     reader: JournalReader, morgue: SubscriptionMetadata, given: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     ledger, topic = reader.book.subscriptions[morgue.name], reader.topic(morgue.topic)
+    oldest_us = SYSTEM_CLOCK.now_us() - round(morgue.options.message_retention_duration * MICROSECONDS)
+    matches = compile_filter(morgue.options.filter) if morgue.options.filter else None
     # Hole by hole: what lies between, and was acked, may be gone from the journal.
     for first, end in _holes(ledger.given_up(), topic.end):
         for stretch in reader.read(morgue.topic, first, end):
             for record in stretch.records():
+                if record[STORED_US] < oldest_us or (matches and not matches(record[ATTRIBUTES] or {})):
+                    continue  # it is there, but nobody will get it
                 plain = plain_record(record, topic.id_prefix)
                 if _is_ours(given, plain.get("attributes", {})):
                     yield {**plain, **_source(plain.get("attributes", {}))}

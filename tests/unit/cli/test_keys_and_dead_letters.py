@@ -10,6 +10,7 @@ from inorder.broker import MessageQueue
 from inorder.cli.dead_letters import lent
 from inorder.cli.working_off import WorkingOff
 from inorder.client.pubsub import PubSub
+from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.consumers import PartitionedTopic, SqliteStore
 from inorder.message import Message
 from inorder.testing import ManualClock
@@ -113,6 +114,20 @@ def test_dead_letters_tell_where_they_came_from_beside_an_owner(dead: Program, f
     assert header.split()[:3] == ["position", "key", "from"]
     assert first.split()[:3] == ["0", "k", "billing"]
     assert first.endswith("k0")
+
+
+def test_what_nobody_will_get_any_more_is_not_listed_though_a_journal_has_it(inorder: Program, folder: Path) -> None:
+    clock = ManualClock(SYSTEM_CLOCK.now_us() / MICROSECONDS - 100)
+    queue = MessageQueue.open(folder, clock=clock)
+    queue.register_topic("orders")
+    queue.register_topic("dead")
+    queue.register_subscription("billing", "orders", {"dead_letter_policy": {"dead_letter_topic": "dead"}})
+    queue.register_subscription("morgue", "dead", {"message_retention_duration": 50, "filter": "NOT attributes:test"})
+    queue.publish("dead", [Message(b"too old")])
+    clock.advance(90)
+    queue.publish("dead", [Message(b"a"), Message(b"left out", {"test": ""}), Message(b"b")])
+    assert data(inorder.json("dead-letters", "list", "billing")) == "ab"
+    queue.close()
 
 
 def test_dead_letters_are_published_again_in_order_as_they_were(dead: Program) -> None:
