@@ -67,8 +67,9 @@ def check_name(kind: str, name: str) -> str:
             f"{kind} name {name[:300]!r}: start with a letter, then letters, digits and -_.~+% only; "
             f"'projects/PROJECT/{collection}/' may stand before it"
         )
-    if len(bare) > MAX_NAME_LENGTH:
-        raise InvalidName(f"{kind} name: {len(bare)} characters, more than the maximum of {MAX_NAME_LENGTH}")
+    longest = max(map(len, name.split("/")))  # its project counts as well: it is written down as often
+    if longest > MAX_NAME_LENGTH:
+        raise InvalidName(f"{kind} name: {longest} characters, more than the maximum of {MAX_NAME_LENGTH}")
     if bare.startswith("goog"):
         raise InvalidName(f"{kind} name {name!r}: names that start with 'goog' are reserved")
     return name

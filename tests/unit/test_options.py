@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inorder.errors import InvalidArgument
-from inorder.options import SubscriptionOptions, build, merge
+from inorder.errors import InvalidArgument, InvalidName
+from inorder.options import SubscriptionOptions, build, check_name, merge
 
 WAYS: dict[str, Callable[..., SubscriptionOptions]] = {
     "keywords": lambda **given: SubscriptionOptions(**given),
@@ -59,3 +59,11 @@ def test_options_can_be_copied_with_a_change() -> None:
 def test_the_signature_tells_the_options() -> None:
     names = [field.name for field in fields(SubscriptionOptions)]
     assert list(inspect.signature(SubscriptionOptions).parameters) == names
+
+
+@pytest.mark.parametrize("kind", ["topic", "subscription", "snapshot"])
+def test_a_project_may_be_as_long_as_a_name(kind: str) -> None:
+    check_name(kind, f"projects/{'p' * 255}/{kind}s/{'x' * 255}")
+    for project, name in ((256, 1), (1, 256)):
+        with pytest.raises(InvalidName, match=f"{kind} name: 256 characters, more than the maximum of 255"):
+            check_name(kind, f"projects/{'p' * project}/{kind}s/{'x' * name}")
