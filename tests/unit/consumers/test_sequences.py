@@ -96,10 +96,10 @@ def test_entities_that_are_too_many_give_their_numbers_back(
 def test_of_entities_that_are_too_many_those_stay_that_were_given_a_block_last(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequences, "MAX_ENTITIES", 2)
+    monkeypatch.setattr(sequences, "MAX_ENTITIES", 3)
     numbers = Sequences(database.store(), block=2)
-    assert [numbers.next(entity) for entity in "abaac"] == [1, 1, 2, 3, 1]
-    assert [*numbers._ready] == ["a", "c"]
+    assert [numbers.next(entity) for entity in "abaacd"] == [1, 1, 2, 3, 1, 1]
+    assert [*numbers._ready] == ["a", "c", "d"]
 
 
 # -- without holes ---------------------------------------------------------------------------------------
