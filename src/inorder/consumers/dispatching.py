@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -190,8 +191,9 @@ class Dispatcher(Worker):
         return len(acked)
 
     def _take_out(self, count: int) -> None:
-        for _ in range(count):
-            self._acked.popleft()
+        with suppress(IndexError):  # of two who close at once, the other one was faster
+            for _ in range(count):
+                self._acked.popleft()
 
 
 @dataclass(slots=True)

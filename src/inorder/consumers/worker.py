@@ -74,20 +74,29 @@ class Worker(ABC):
         return NEVER_US
 
     def open(self) -> Self:
-        if self._run is not None:
+        if self._is_open():
             raise FailedPrecondition(f"consumer {self.name!r} is open already")
+        self.close()  # by a handler it was; now its end is waited for
         self._run = Run(self, self._subscription.batches(self._batch))
         self._run.start()
         return self
 
     def close(self) -> None:
-        """Finish the transaction at hand, give back what is not begun, and wait for that."""
-        run, self._run = self._run, None
+        """Finish the transaction at hand, give back what is not begun, and wait for that.
+
+        For a handler that closes it returns at once, or the handler would wait for itself.
+        """
+        run = self._run
         if run is not None:
             run.close()
+            if not run.is_running():  # else the next who closes waits for it
+                self._run = None
+
+    def _is_open(self) -> bool:
+        return self._run is not None and not self._run.closed
 
     def __enter__(self) -> Self:
-        return self if self._run is not None else self.open()
+        return self if self._is_open() else self.open()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -129,8 +138,11 @@ class Run:
     def close(self) -> None:
         self._batches.close()
         self._go_on.set()
-        if self._thread is not threading.current_thread():
+        if self.is_running() and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
 
     @property
     def closed(self) -> bool:

@@ -633,6 +633,29 @@ def test_a_handler_may_close_its_consumer(database: Database) -> None:
     assert numbers(database) == [1]
 
 
+def test_who_closes_a_consumer_that_its_handler_has_closed_waits_for_the_end(database: Database) -> None:
+    closed, go_on = threading.Event(), threading.Event()
+
+    def apply(event: Applied, raw: Any) -> None:
+        consumer.close()
+        closed.set()
+        assert go_on.wait(30)
+        write_down(event, raw)
+
+    with desk(database) as here:
+        here.publish([("a", 1)])
+        consumer = here.consumer(PARKING, apply=apply).open()
+        assert closed.wait(30)
+        closing = threading.Thread(target=consumer.close)
+        closing.start()
+        closing.join(0.05)
+        assert closing.is_alive()
+        go_on.set()
+        closing.join()
+        assert numbers(database) == [1]
+        assert here.backlog == 0
+
+
 @pytest.mark.parametrize("what", ["connection", "broker"])
 def test_a_broker_that_is_closed_in_the_middle_loses_nothing(database: Database, what: str) -> None:
     begun, go_on = threading.Event(), threading.Event()
