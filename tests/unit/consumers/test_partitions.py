@@ -961,6 +961,18 @@ def test_a_group_that_is_deleted_leaves_nothing_in_partitions_that_are_out_of_us
     assert not any(group.subscription(partition).exists().result() for partition in range(8))
 
 
+def test_who_is_about_to_make_subscriptions_of_a_group_that_is_deleted_meanwhile_leaves_none(
+    topic: PartitionedTopic,
+) -> None:
+    group = topic.group("billing").create()
+    resizer = Resizer(topic._pubsub, topic._table)
+    known = resizer.plan(6)
+    group.delete()
+    resizer.provide(known)
+    assert not any(group.subscription(partition).exists().result() for partition in range(6))
+    assert topic._pubsub.topic("orders-5").exists().result()
+
+
 def test_members_of_a_group_that_is_deleted_end_and_hold_nothing_of_a_later_one(topic: PartitionedTopic) -> None:
     handled: list[tuple[str, bytes]] = []
 

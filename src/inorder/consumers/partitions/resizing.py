@@ -22,7 +22,7 @@ from inorder.consumers.partitions.router import topic_name
 from inorder.consumers.partitions.routes import Routes
 from inorder.consumers.partitions.table import Table
 from inorder.consumers.store import Conflict
-from inorder.errors import AlreadyExists
+from inorder.errors import AlreadyExists, NotFound
 from inorder.metadata import Unacked, UnackedKey
 from inorder.patterns.partitioning import slot_of
 
@@ -84,6 +84,10 @@ class Resizer:
                 if not subscription.exists().result():
                     with suppress(AlreadyExists):
                         subscription.create(**options).result()
+                    # Who deletes a group does so in the store first: what he has not found here he will not delete.
+                    if group not in self._table.load().groups:
+                        with suppress(NotFound):
+                            subscription.delete().result()
 
     def waits(self) -> list[SlotWait]:
         """What keeps slots from moving."""
