@@ -23,6 +23,7 @@ from inorder.consumers.partitions.router import ENTITY, Router
 from inorder.consumers.partitions.table import Table
 from inorder.consumers.sqlite_store import SqliteStore
 from inorder.consumers.store import Connection as Transaction
+from inorder.consumers.store import Trouble
 from inorder.errors import InvalidAckId, KeyPaused, Unavailable
 from inorder.message import Batch, Message
 from inorder.metadata import TopicMetadata, Unacked
@@ -157,6 +158,9 @@ class Store:
         with self._world.store.transaction() as connection:
             yield connection
         self._world.between(self._actor)
+
+    def trouble(self, error: BaseException) -> Trouble | None:
+        return self._world.store.trouble(error)
 
     def close(self) -> None: ...
 

@@ -1,5 +1,6 @@
 """A partitioned topic: where messages go, who consumes them, and how it is resized."""
 
+import sqlite3
 import sys
 import threading
 import time
@@ -196,6 +197,60 @@ class OwnBytes(SqliteStore):
 
     def _own(self, value: Any) -> Any:
         return memoryview(value) if isinstance(value, bytes) else value
+
+
+class Away(SqliteStore):
+    """Sometimes it is not there."""
+
+    asked_in_vain = 0
+    away = False
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        if self.away:
+            self.asked_in_vain += 1
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+        with super().transaction() as connection:
+            yield connection
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_while_the_store_is_not_there_no_message_is_taken_for_failed(pubsub: PubSub, asynchronous: bool) -> None:
+    handled: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        handled.append(message.data)
+        message.ack()
+
+    async def handle_later(message: Message) -> None:
+        handle(message)
+
+    morgue = pubsub.topic("dead").create().result().subscription("morgue").create().result()
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+    with closing(Away(":memory:")) as store, PartitionedTopic(pubsub, "orders", store=store) as topic:
+        group = topic.create(2).group("billing").create(dead_letter_policy=policy)
+        with group.join(handle_later if asynchronous else handle):
+            store.away = True
+            topic._table.announce()  # as who joins does: all look at the store
+            published = topic.publish_message(b"1", ordering_key="a")
+            wait_until(lambda: store.asked_in_vain > 20)
+            store.away = False
+            published.result(PATIENCE_SECONDS)
+            wait_until(lambda: handled == [b"1"])
+    assert morgue.metrics().result().backlog_messages == 0
+
+
+def test_who_closes_does_not_wait_for_a_store_that_is_not_there(pubsub: PubSub) -> None:
+    with closing(Away(":memory:")) as store, PartitionedTopic(pubsub, "orders", store=store) as topic:
+        member = topic.create(1).group("billing").create().join(lambda message: message.ack())
+        store.away = True
+        topic._table.announce()
+        topic.publish_message(b"1", ordering_key="a")
+        wait_until(lambda: store.asked_in_vain > 20)
+        with pytest.raises(sqlite3.OperationalError):  # nobody could be told that it leaves
+            member.close()
 
 
 def test_a_driver_may_have_its_own_kind_of_bytes(pubsub: PubSub) -> None:

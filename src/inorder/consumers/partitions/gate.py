@@ -12,11 +12,14 @@ from inorder.consumers.partitions.resizing import Resizer
 from inorder.consumers.partitions.router import ENTITY, TERM
 from inorder.consumers.partitions.routes import Routes
 from inorder.consumers.partitions.table import Table
+from inorder.errors import Closed
 from inorder.message import Message
 from inorder.patterns.partitioning import slot_of
 from inorder.pool.functions import is_async
 
 Handler = Callable[[Message], Any]
+
+AGAIN_SECONDS = 0.2  # until the store is asked again that was not there
 
 _log = logging.getLogger(__name__)
 
@@ -24,13 +27,26 @@ _log = logging.getLogger(__name__)
 class Gate:
     """Stands before a handler. What does not count is acked here: its publisher sends it again, elsewhere."""
 
-    def __init__(self, table: Table, resizer: Resizer) -> None:
+    def __init__(self, table: Table, resizer: Resizer, closing: threading.Event | None = None) -> None:
         self._table = table
         self._resizer = resizer
+        self._closing = closing or threading.Event()
         self._sealing = threading.Lock()  # of many handlers that find it out at once, one does it
 
     def counts(self, message: Message) -> bool:
         """Whether a delivered message is to be handled. May wait for the store, after a change of the routes."""
+        while True:
+            try:
+                return self._counts(message)
+            except Closed:
+                raise
+            except Exception as error:
+                # No message is blamed for a store that is not there. To wait for it may take long; who closes need not.
+                if self._table.store.trouble(error) is None or self._closing.wait(AGAIN_SECONDS):
+                    raise
+                _log.debug("message %s waits for the store: %s", message.id, error)
+
+    def _counts(self, message: Message) -> bool:
         routes = self._table.current()
         verdict = _verdict(routes, message)
         while verdict is None:

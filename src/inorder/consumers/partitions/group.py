@@ -160,7 +160,6 @@ class Member:
         self._membership = membership
         self._table = table
         self._resizer = resizer
-        self._gate = Gate(table, resizer)
         self._handler = handler
         self._on_gap = on_gap
         self._pause_seconds = session_seconds / BEATS
@@ -168,6 +167,7 @@ class Member:
         self._closing: list[Subscription] = []  # whose handlers are waited for
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._gate = Gate(table, resizer, self._stop)
         self._seen = -1  # announcements
         self._joined: Pending[None] = Pending()
         self._left: Pending[None] = Pending()

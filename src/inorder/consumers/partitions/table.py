@@ -42,7 +42,7 @@ class Table:
     def __init__(self, pubsub: PubSub, store: Store, name: str) -> None:
         self.name = name
         self.row = f"partitions of {name}"  # what the store knows it by
-        self._store = store
+        self.store = store
         self._changes = pubsub.topic(f"{name}-changes")
         self._flushes = pubsub.topic(f"{name}-flushes")
         self._told = 0  # the version of which this one has told everybody
@@ -111,7 +111,7 @@ class Table:
 
     def load(self) -> Routes:
         """As they are in the store."""
-        with self._store.transaction() as connection:
+        with self.store.transaction() as connection:
             found = States(connection, self.row).load([ROUTES]).get(ROUTES)
         if found is None:
             raise self._missing()
@@ -176,7 +176,7 @@ class Table:
         raise AssertionError("unreachable")
 
     def _save(self, routes: Routes, before: int) -> Routes:
-        with self._store.transaction() as connection:
+        with self.store.transaction() as connection:
             States(connection, self.row).save({ROUTES: Stored(before + 1, "", 0, routes.dump())})
         self._last = written = replace(routes, version=before + 1)  # who looks now need not read it
         return written
