@@ -972,6 +972,18 @@ def test_a_closed_publisher_takes_no_more(topic: PartitionedTopic) -> None:
         topic.publish_message(b"1", ordering_key="a").result()
 
 
+def test_a_topic_that_is_closed_by_who_is_answered_answers_all(topic: PartitionedTopic, store: SqliteStore) -> None:
+    stays, moves = staying_key(topic, 5, 0), moving_key(topic, 5)
+    topic.publish_message(b"0", ordering_key=stays).result()
+    Resizer(topic._pubsub, Table(topic._pubsub, store, "orders")).plan(5)  # by somebody else, who goes no further
+    with topic._router._tending:
+        counts, undecided = topic.publish_message(b"1", None, stays), topic.publish_message(b"1", None, moves)
+        counts.add_done_callback(lambda _: topic.close())
+    assert counts.result(PATIENCE_SECONDS)
+    with pytest.raises(Closed):
+        undecided.result(PATIENCE_SECONDS)
+
+
 def test_a_closed_topic_begins_no_resize(topic: PartitionedTopic) -> None:
     topic.close()
     with pytest.raises(Closed):

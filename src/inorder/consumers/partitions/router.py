@@ -262,16 +262,18 @@ class Router:
     def _checked(self, stored: Sequence[Sent], checked: Pending[Routes | None]) -> None:
         if checked.exception() is None and (routes := checked.result()) is not None:
             stored = self._settle(stored, routes)
-        if not stored:
-            return
+        if stored and self._doubt(stored):
+            self._wake()
+
+    def _doubt(self, stored: Sequence[Sent]) -> bool:
+        """Nobody knows yet whether these count. Whether somebody will find out: not if this was closed."""
         with self._lock:
             closed = self._closed
             if not closed:
                 self._doubtful += stored
         if closed:
             self._give_up(sent.parcel for sent in stored)
-        else:
-            self._wake()
+        return not closed
 
     def _settle(self, stored: Sequence[Sent], routes: Routes) -> list[Sent]:
         """Answer for those that count, put back those that do not; returns those of which nobody knows yet."""
@@ -343,8 +345,7 @@ class Router:
                 routes = self._table.look().routes
                 doubtful = self._settle(doubtful, routes)
             finally:
-                with self._lock:
-                    self._doubtful = [*doubtful, *self._doubtful]
+                self._doubt(doubtful)
             self._release(routes)
         with self._lock:
             return bool(self._doubtful or self._held)
