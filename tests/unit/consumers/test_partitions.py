@@ -925,6 +925,23 @@ def test_a_publish_that_is_interrupted_at_any_step_holds_up_nothing_behind_it(
         wait_until(lambda: topic._router.unanswered() == [])
 
 
+def test_what_keeps_a_chore_from_being_done_is_told_once_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    full, away = ResourceExhausted("full"), OSError("away")
+    outcomes: list[Exception | None] = [away, away, away, full, full, None, full]
+
+    def do() -> bool:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+        return bool(outcomes)
+
+    chore = Chore("chore", do, lambda error: None)
+    for _ in range(len(outcomes)):
+        chore._once()
+    assert [record.message for record in caplog.records] == ["chore: the store failed", "chore: full", "chore: full"]
+    assert "OSError: away" in caplog.text
+
+
 def test_a_chore_whose_start_is_interrupted_is_done_by_the_next_who_wakes_it() -> None:
     done = threading.Event()
 

@@ -26,6 +26,7 @@ class Chore:
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
         self._stopped = False
+        self._told = ""  # of what keeps it from being done
 
     def wake(self) -> None:
         """There is something to do. Returns at once, on any thread."""
@@ -66,12 +67,22 @@ class Chore:
 
     def _once(self) -> bool:
         try:
-            return self._do()
+            more = self._do()
         except Closed as error:
             self._given_up(error)
             return False
-        except InorderError as error:
+        except Exception as error:
+            self._tell(error)
+            return True
+        self._told = ""
+        return more
+
+    def _tell(self, error: Exception) -> None:
+        """Once, until it is another one or all is well again: fifty times a second says no more."""
+        if self._told == repr(error):
+            return
+        self._told = repr(error)
+        if isinstance(error, InorderError):
             _log.warning("%s: %s", self._name, error)
-        except Exception:
-            _log.exception("%s: the store failed", self._name)
-        return True
+        else:
+            _log.error("%s: the store failed", self._name, exc_info=error)
