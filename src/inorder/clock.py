@@ -92,7 +92,7 @@ class _TimerThread:
             if not self._running:  # nor if a start failed, or was interrupted: then timers would wait for ever
                 threading.Thread(target=self._run, name="inorder-timers", daemon=True).start()
             elif self._heap[0][0] < self._asleep_until_us:  # perhaps since one before, whose setting was interrupted
-                self._changed.notify()
+                self._changed.notify_all()  # one that was interrupted may have left behind somebody who is awake
         return timer
 
     def _forget_cancelled(self) -> None:

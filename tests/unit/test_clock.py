@@ -167,8 +167,13 @@ def test_a_timer_whose_setting_is_interrupted_at_any_step_holds_up_no_other(othe
             if others == 1:
                 run_all(clock, 0)  # and then nothing is to be done
             clock._timers._heap_limit = others  # so that it looks for cancelled ones
-            went_through = not is_interrupted(partial(clock.call_at, 0, list), step, "inorder.clock")
-        run_all(clock, 0)
+            # Where a first timer is set, also a thread is started, within which nothing can be helped.
+            within = ("inorder.clock", "threading") if others else ("inorder.clock",)
+            went_through = not is_interrupted(partial(clock.call_at, 0, list), step, *within)
+        over = threading.Event()
+        # On another thread, which does not have the locks of this one.
+        threading.Thread(target=soon, args=(clock, 0, over.set), daemon=True).start()
+        assert over.wait(PATIENCE_SECONDS), f"step {step}"
         assert ran == [*range(others)], f"step {step}"
     assert step > 3
 
