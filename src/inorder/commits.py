@@ -63,7 +63,9 @@ class Commits:
         self._failed = failed
         self._group = Group()
         self._writing = threading.Lock()
-        self._changed = threading.Condition()
+        # Taken by itself: what a condition does around it is Python, where an interrupt could leave it taken for ever.
+        self._asking = threading.RLock()
+        self._changed = threading.Condition(self._asking)
         self._asked = self._stopping = self._ended = False
         self._coming = False  # a thread that was asked waits for its turn: what is added until then goes with it
         self._idle = 0
@@ -145,7 +147,7 @@ class Commits:
         """Have another thread write the group, and sync what is to be synced in time."""
         if self._asked or self._coming:
             return
-        with self._changed:
+        with self._asking:
             if self._idle:
                 self._changed.notify()
             elif not self._stopping:  # the others write, or an answer that they gave makes them wait for this one
@@ -167,7 +169,7 @@ class Commits:
 
     def close(self) -> None:
         """Write what is left, sync what was only written, and stop."""
-        with self._changed:
+        with self._asking:
             self._stopping = True
             self._changed.notify_all()
         self._write()
@@ -241,7 +243,7 @@ class Commits:
 
     def _run(self) -> None:
         while not self._stopping:
-            with self._changed:
+            with self._asking:
                 woken = True
                 if not self._asked and not self._stopping:
                     self._idle += 1

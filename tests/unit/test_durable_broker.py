@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -300,6 +301,32 @@ def test_ctrl_c_at_any_step_of_a_call_leaves_a_journal_that_opens_and_has_what_w
         assert answered <= {*came}, f"step {step}"
         brokers.queue.close()
     assert step > 50
+
+
+def test_ctrl_c_while_a_thread_is_asked_to_sync_later_keeps_nobody_from_closing(tmp_path: Path) -> None:
+    step, went_through = 0, False
+    while not went_through:
+        step += 1
+        queue = MessageQueue.open(tmp_path / str(step), sync="interval", sync_seconds=0.001)
+        queue.register_topic("orders")
+        commits = queue._commits
+        assert commits is not None
+        while commits._sync_at is not None or not commits._idle:  # until a thread waits to be asked
+            if not commits._asked and commits._sync_at is None:
+                queue.publish("orders", [Message(b"w")])  # it has waited long enough and ended, or is about to wait
+            time.sleep(0.005)
+        publish = partial(queue.publish, "orders", [Message(b"x")])
+        went_through = not is_interrupted(publish, step, "inorder.commits", "threading")
+        closed = threading.Event()
+
+        def close(queue: MessageQueue = queue, closed: threading.Event = closed) -> None:
+            with suppress(InorderError):  # it may say that it has stopped
+                queue.close()
+            closed.set()
+
+        threading.Thread(target=close, daemon=True).start()
+        assert closed.wait(PATIENCE_SECONDS), f"step {step}"
+    assert step > 15
 
 
 # -- snapshots -------------------------------------------------------------------------------------
