@@ -14,8 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from inorder.errors import InorderError
 
-BURST = 100  # items that one worker takes for all
-
 Item = TypeVar("Item")
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from inorder.errors import InorderError
 from inorder.pending import Pending
-from inorder.pool.crew import BURST, Crew, Item
+from inorder.pool.crew import Crew, Item
 
 # For so long a task works on items before others on its loop have a turn: as long as a thread has the interpreter, or
 # twice as long as the loop had other things to do, within limits. Who goes sooner falls behind a producer on the same
@@ -21,7 +21,9 @@ TURN_SECONDS = 0.005
 LONGEST_TURN_SECONDS = 0.05
 SHARE = 2
 BETWEEN_LOOKS = 10  # items that are worked on before it looks at the time
-LONGEST_BURST = 400  # beyond that there is little to be gained
+# Items that are taken together, which costs as much as some twenty of them. More would be so many objects at once
+# that the garbage collector goes over them again and again.
+BURST = 200
 
 
 class TaskCrew(Crew[Item]):
@@ -38,9 +40,6 @@ class TaskCrew(Crew[Item]):
         self._workers: set[asyncio.Task[Any]] = set()
         self._spare: asyncio.Task[None] | None = None  # one that has not begun yet
         self._looking = 0  # workers that look for something to begin
-        self._burst = BURST
-        self._taken = 0  # the last time
-        self._taken_at = 0.0
         self._woken = False
         self._left_at = inf  # when others had the loop, although there was more to do
         self._last = threading.Lock()  # taken once, by whoever ends it all
@@ -164,21 +163,8 @@ class TaskCrew(Crew[Item]):
         if len(self._workers) > self._work.limit():
             return False
         if not self._ready:
-            self._take()
+            self._ready.extend(self._work.take(BURST))
         return bool(self._ready)
-
-    def _take(self) -> None:
-        """Take items, and twice as many if such a burst is begun within a turn: each time has its price.
-
-        Else no more than a few, as others could work on the rest meanwhile.
-        """
-        now = perf_counter()
-        if self._taken:
-            quick = (now - self._taken_at) * self._burst < TURN_SECONDS * self._taken
-            self._burst = min(2 * self._burst, LONGEST_BURST) if quick else BURST
-        items = self._work.take(self._burst)
-        self._taken, self._taken_at = len(items), now
-        self._ready.extend(items)
 
     async def _failed(self, item: Item, error: BaseException) -> None:
         try:

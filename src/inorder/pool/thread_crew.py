@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 
 from inorder.errors import InorderError
-from inorder.pool.crew import BURST, Crew, Item
+from inorder.pool.crew import Crew, Item
+
+BURST = 100  # items that one thread takes for all
 
 
 class ThreadCrew(Crew[Item]):
