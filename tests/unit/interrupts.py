@@ -1,5 +1,6 @@
 """Ctrl-C at any step of a call."""
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -21,6 +22,7 @@ def is_interrupted(call: Callable[[], object], step: int, *modules: str) -> bool
             if steps == step:
                 raise KeyboardInterrupt
 
+    gc.disable()  # what it finds, by chance, may make steps of ours too, and what is raised in those is only told
     sys.setprofile(count)
     try:
         call()
@@ -28,4 +30,5 @@ def is_interrupted(call: Callable[[], object], step: int, *modules: str) -> bool
         return True
     finally:
         sys.setprofile(None)
+        gc.enable()
     return False

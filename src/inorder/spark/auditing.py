@@ -163,9 +163,10 @@ def _found(events: DataFrame, names: Named, examination: Examination) -> tuple[T
     arranged = by_key(events, names)
     schema = _violation_schema(arranged, names).add(TOTALS, T.StringType())
     times = [field.name for field in schema.fields if isinstance(field.dataType, T.TimestampType)]
-    # As numbers: Python has no time after 9999, and none here says which of an hour that clocks repeat it is of.
-    in_numbers = {name: F.unix_micros(name) for name in times}
-    found = arranged.mapInArrow(examination.totals, schema).withColumns(in_numbers).collect()
+    rows = arranged.mapInArrow(examination.totals, schema)
+    for name in times:  # as numbers: Python has no time after 9999, and does not tell the hours that clocks repeat
+        rows = rows.withColumn(name, F.unix_micros(name))
+    found = rows.collect()
     totals = merged((Totals.from_json(row[TOTALS]) for row in found if row[TOTALS] is not None), examination.top)
     _refuse_ties(totals.sums["tied"], names)
     first = sorted((row for row in found if row[TOTALS] is None), key=lambda row: _place_of(row, names))
