@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inorder.spark.hashing import Numbers
+from inorder.spark.nested import retyped
 
 Flags = npt.NDArray[np.bool_]
 
@@ -73,25 +74,17 @@ def sortable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
         # Arrow puts what is not a number behind all others, which way ever it sorts. To Spark it is the greatest.
         return pc.if_else(pc.is_valid(column), pc.rank(column, "ascending", tiebreaker="dense"), None)
     if pa.types.is_nested(kind) or pa.types.is_interval(kind):
-        ranks = [_rank(value) for value in column.cast(_in_numbers(kind)).to_pylist()]
+        ranks = [_rank(value) for value in column.cast(retyped(kind, _as_number)).to_pylist()]
         places = {rank: place for place, rank in enumerate(sorted(set(ranks)))}
         return pa.array([None if rank == _NULL else places[rank] for rank in ranks], pa.int64())
     return column
 
 
-def _in_numbers(kind: pa.DataType) -> pa.DataType:
-    """The same with times and days as numbers, which sort alike: Python knows none after 9999, or before the year 1."""
+def _as_number(kind: pa.DataType) -> pa.DataType:
+    """Times and days sort as the numbers they are: Python knows none after 9999, or before the year 1."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
-    if pa.types.is_date32(kind):
-        return pa.int32()
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _in_numbers(one.type)) for one in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_in_numbers(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_in_numbers(kind.key_type), _in_numbers(kind.item_type))
-    return kind
+    return pa.int32() if pa.types.is_date32(kind) else kind
 
 
 _NULL: Final = (0,)

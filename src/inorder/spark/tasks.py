@@ -17,6 +17,7 @@ from inorder.spark import lines as lines_of
 from inorder.spark.buckets import Bucket, Run
 from inorder.spark.counts import noted
 from inorder.spark.folders import Folder
+from inorder.spark.nested import retyped
 from inorder.spark.operations import Operation, Place
 
 BUCKET: Final = "_inorder_bucket"  # a column that goes first; below 0 for a row that only names its bucket
@@ -75,16 +76,10 @@ def _checked(rows: pa.Table) -> pa.Table:
 
 def in_utc(rows: pa.Table) -> pa.Table:
     """The same moments, whatever time zone the session shows them in; and any column may have nulls."""
-    return rows.cast(pa.schema([pa.field(field.name, _in_utc(field.type)) for field in rows.schema]))
+    return rows.cast(pa.schema([pa.field(field.name, retyped(field.type, _in_utc)) for field in rows.schema]))
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _in_utc(one.type)) for one in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_in_utc(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
     return kind
