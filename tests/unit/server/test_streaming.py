@@ -24,14 +24,23 @@ class Stuck:
         await asyncio.Event().wait()
 
 
-def test_messages_behind_an_answer_that_its_client_never_read_come_again_at_once() -> None:
+def broker_with_a_worker() -> MessageQueue:
     broker = MessageQueue()
     broker.register_topic("orders")
     broker.register_subscription("worker", "orders")
+    return broker
+
+
+def desk_of(broker: MessageQueue) -> Desk:
+    return Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+
+
+def test_messages_behind_an_answer_that_its_client_never_read_come_again_at_once() -> None:
+    broker = broker_with_a_worker()
     broker.publish("orders", [Message(b"a")])
 
     async def serve() -> None:
-        desk = Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+        desk = desk_of(broker)
         stream = Stream(broker, "worker", desk, StreamingPullRequest(stream_ack_deadline_seconds=600))
         desk.join(stream)
         desk.hand_out()
@@ -50,12 +59,10 @@ def test_messages_behind_an_answer_that_its_client_never_read_come_again_at_once
 
 
 def test_messages_for_a_client_that_reads_nothing_come_again_as_soon_as_its_stream_is_to_end() -> None:
-    broker = MessageQueue()
-    broker.register_topic("orders")
-    broker.register_subscription("worker", "orders")
+    broker = broker_with_a_worker()
 
     async def serve() -> None:
-        desk = Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+        desk = desk_of(broker)
         stream = Stream(broker, "worker", desk, StreamingPullRequest(stream_ack_deadline_seconds=600))
         desk.join(stream)
         stream.say(b"")
@@ -77,13 +84,11 @@ def test_messages_for_a_client_that_reads_nothing_come_again_as_soon_as_its_stre
 
 
 def test_messages_of_earlier_terms_that_were_never_sent_come_again_at_once() -> None:
-    broker = MessageQueue()
-    broker.register_topic("orders")
-    broker.register_subscription("worker", "orders")
+    broker = broker_with_a_worker()
     broker.publish("orders", [Message(b"a")])
 
     async def serve() -> None:
-        desk = Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+        desk = desk_of(broker)
         stream = OwnStream(broker, Names("shop"), "worker", desk)
         desk.join(stream)
         desk.listen(stream)
@@ -105,12 +110,10 @@ def test_messages_of_earlier_terms_that_were_never_sent_come_again_at_once() -> 
 
 
 def test_problems_do_not_fill_the_memory_while_a_client_reads_nothing() -> None:
-    broker = MessageQueue()
-    broker.register_topic("orders")
-    broker.register_subscription("worker", "orders")
+    broker = broker_with_a_worker()
 
     async def serve() -> None:
-        desk = Desk(broker, "worker", "projects/shop/subscriptions/worker", lambda desk: None)
+        desk = desk_of(broker)
         stream = OwnStream(broker, Names("shop"), "worker", desk)
         for number in range(MAX_UNHEARD + 1):
             stream.tell(f"problem {number}")
