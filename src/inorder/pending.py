@@ -195,13 +195,20 @@ class Pending(Generic[T]):
         if self.done():
             return
         hurry()
-        arrived = threading.Event()
+        # A lock, not an event, which is made of several: one of them may be left taken by Ctrl-C.
+        arrived = threading.Lock()
+        arrived.acquire()
 
         def finished(_: Pending[T]) -> None:
-            arrived.set()
+            arrived.release()
 
         self.add_done_callback(finished)
-        if not arrived.wait(timeout):
+        try:
+            in_time = arrived.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+        except BaseException:  # as Ctrl-C: who waited does so no longer
+            self._forget(finished)
+            raise
+        if not in_time:
             self._forget(finished)
             raise DeadlineExceeded(f"no answer within {timeout} s")
 
@@ -216,6 +223,7 @@ class Pending(Generic[T]):
             try:
                 callback(self)
             except KeyboardInterrupt:
+                self._hand_over()  # others wait for this, too
                 raise
             except BaseException:  # also by sys.exit(): others wait for this, too
                 _log.exception("a callback of a pending result failed")

@@ -179,6 +179,19 @@ def test_a_callback_that_fails_is_logged_and_hurts_nobody(
     assert error.__name__ in caplog.text
 
 
+def test_a_callback_that_is_interrupted_keeps_no_other_from_being_called() -> None:
+    def press_ctrl_c(_: object) -> None:
+        raise KeyboardInterrupt
+
+    pending: Pending[int] = Pending()
+    seen: list[int] = []
+    pending.add_done_callback(press_ctrl_c)
+    pending.add_done_callback(lambda done: seen.append(done.result()))
+    with pytest.raises(KeyboardInterrupt):
+        pending.set_result(7)
+    assert seen == [7]
+
+
 def test_a_callback_may_add_another_one() -> None:
     pending: Pending[int] = Pending()
     seen: list[str] = []

@@ -9,13 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, Collected, Request, Row, Tally, Waiting
+from inorder.client.requests import (
+    MAX_REQUEST_BYTES,
+    MAX_REQUEST_MESSAGES,
+    Collected,
+    Request,
+    Row,
+    Tally,
+    Waiting,
+    fits,
+)
 from inorder.clock import Timer
 from inorder.errors import Aborted, Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.forks import stays_here
@@ -29,6 +38,9 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 _log = logging.getLogger(__name__)
+
+_NO_KEYS: frozenset[str] = frozenset()
+_NOW = "now"
 
 
 class Publisher:
@@ -44,8 +56,9 @@ class Publisher:
         self._topic = topic
         self._lock = threading.Lock()
         self._todo: deque[Callable[[], object]] = deque()  # once the lock is free
-        self._outgoing: deque[Request] = deque()  # the same, of requests whose order counts
-        self._handing_over = threading.Lock()
+        self._to_tell: deque[Callable[[], object]] = deque()  # behind all that: who is told may publish more
+        self._outgoing: deque[Request] = deque()  # requests whose order counts, each until it has been asked
+        self._handing_over: dict[str, object] = {}  # who does: a lock that tells who has it, whenever he is interrupted
         self._set_options(PublishOptions())
         # Those of all keys together: of most there is one, and a batch of its own for each would cost more than that.
         self._collected = Collected.nothing()
@@ -60,7 +73,11 @@ class Publisher:
         self._alone: tuple[Pending[str], str, int] | None = None  # under way without a request, with its key and size
         self._under_way: set[str] = set()  # their keys, but for those of requests of which nobody has asked
         self._unasked: set[Request] = set()
-        self._behind: dict[str, deque[Collected]] = {}  # what waits for its key
+        self._behind: dict[str, deque[Collected]] = {}  # what waits for its key, each no more than a request takes
+        # What is being sent, and keys whose next may be. Empty when the lock is free, unless an interrupt came between:
+        # then whoever takes it next goes on with them.
+        self._leaving: list[Collected] = []
+        self._freed: set[str] = set()
         self._paused: set[str] = set()
         self._waiting: deque[Waiting] = deque()  # beyond flow control
         self._messages = 0  # collected or under way
@@ -136,7 +153,7 @@ class Publisher:
         except BaseException:  # as Ctrl-C: this message is published or is not, but nobody may wait for it
             self._mend(answer)
             raise
-        if self._todo:
+        if self._todo or self._to_tell:
             self._do()
         if admitted is not None:
             _wait_unless_on_a_loop(admitted)
@@ -215,12 +232,18 @@ class Publisher:
         self._closed = f"the publisher of topic {self._topic!r} did not survive a fork: make another PubSub here"
         # What is on its way is the parent's.
         self._arrived, self._free_messages = [], 0
-        self._collect_anew(Collected.nothing())
+        self._collected = Collected.nothing()
+        self._tally = Tally(self._collected.keys, self._collected.sizes)
         self._messages = self._bytes = self._requests = 0
         self._waiting.clear()
         self._behind.clear()
+        self._leaving.clear()
+        self._freed.clear()
         self._unanswered.clear()
         self._todo.clear()
+        self._to_tell.clear()
+        self._outgoing.clear()
+        self._handing_over.clear()
 
     def _check_allowed(self, keys: Iterable[str]) -> None:
         if self._closed:
@@ -234,14 +257,16 @@ class Publisher:
     # -- nothing else is collected or under way: no order to keep, no batch to make ----------------
 
     def _begin(self, entry: Entry, answer: Pending[str]) -> None:
-        if entry[0]:
-            self._under_way.add(entry[0])
-        self._unanswered[id(answer)] = (answer,)
+        key, _, _, size = entry
+        place = id(answer)
         # These in one go: an interrupt comes where something is called.
-        self._alone = answer, entry[0], entry[3]
+        if key:
+            self._under_way |= {key}
+        self._unanswered[place] = (answer,)
+        self._alone = answer, key, size
         self._requests += 1
         self._messages += 1
-        self._bytes += entry[3]
+        self._bytes += size
 
     def _publish_alone(self, entry: Entry, answer: Pending[str]) -> None:
         key, data, attributes, size = entry
@@ -249,10 +274,16 @@ class Publisher:
         answered = self._transport.publish(self._topic, batch)
         if not answered.done() or answered.exception() is not None:
             request = Request(batch, [answer])
-            self._unanswered[id(request.answers)] = request.answers
-            del self._unanswered[id(answer)]
-            self._alone = None
-            self._await(request, answered)
+            place, place_alone = id(request.answers), id(answer)
+            try:
+                # These in one go: an interrupt comes where something is called.
+                self._unanswered[place] = request.answers
+                del self._unanswered[place_alone]
+                self._alone = None
+                self._await(request, answered)
+            except BaseException:
+                self._answered(request, Pending.failed(_interrupted()))
+                raise
             return
         with self._lock:
             self._end_alone(key, size)
@@ -267,7 +298,8 @@ class Publisher:
         self._messages -= 1
         self._bytes -= size
         if self._messages or self._waiting:  # others came meanwhile
-            self._go_on([key])
+            self._freed |= {key}
+            self._go_on()
             self._let_in()
             self._send_unless_busy()
 
@@ -283,25 +315,26 @@ class Publisher:
     def _take_in(self) -> None:
         """Collect what has arrived. From now on each comes by the lock, until `_free_some` finds that some need not."""
         free, self._free_messages = self._free_messages, 0  # first: who comes now sees it, or is seen here
-        if not self._arrived:
-            return
-        rows = self._arrived[:free]  # others came when it was too late, and take themselves back
-        try:
-            more_keys, more_data, more_attributes, more_sizes, more_answers = Collected.of(rows)
-            count, size = len(rows), sum(more_sizes)
-        except BaseException:  # as Ctrl-C: somebody else takes them in
-            self._free_messages = free
-            raise
-        # These in one go: an interrupt comes where something is called.
-        keys, data, attributes, sizes, answers = self._collected
-        keys += more_keys
-        data += more_data
-        attributes += more_attributes
-        sizes += more_sizes
-        answers += more_answers
-        self._messages += count
-        self._bytes += size
-        del self._arrived[:count]
+        if self._arrived:
+            rows = self._arrived[:free]  # others came when it was too late, and take themselves back
+            try:
+                more_keys, more_data, more_attributes, more_sizes, more_answers = Collected.of(rows)
+                count, size = len(rows), sum(more_sizes)
+            except BaseException:  # as Ctrl-C: somebody else takes them in
+                self._free_messages = free
+                raise
+            # These in one go: an interrupt comes where something is called.
+            keys, data, attributes, sizes, answers = self._collected
+            keys += more_keys
+            data += more_data
+            attributes += more_attributes
+            sizes += more_sizes
+            answers += more_answers
+            self._messages += count
+            self._bytes += size
+            del self._arrived[:count]
+        if self._leaving or self._freed:  # as it is only if somebody was interrupted
+            self._go_on()
 
     def _take_back(self, row: Row) -> bool:
         """Whether a message that arrived too late has been left to who published it."""
@@ -320,15 +353,12 @@ class Publisher:
                     self._take_back(row)
             if self._alone is not None and self._alone[0] is answer:
                 self._end_alone(*self._alone[1:])
-            if not self._requests:
-                self._go_on([*self._behind])
             self._let_in()
             self._send_collected()
         if answer is not None and id(answer) in self._unanswered:
             if not answer.done():
                 answer.set_exception(_interrupted())
             del self._unanswered[id(answer)]
-        self._todo.append(self._hand_over)
         self._do()
 
     def _has_room(self, size: int) -> bool:
@@ -347,16 +377,16 @@ class Publisher:
         if not self._waiting:
             return
         while self._waiting and self._has_room(self._waiting[0].entry[3]):
-            waiting = self._waiting.popleft()
-            self._collect(waiting.entry, waiting.answer)
-            self._todo.append(partial(waiting.admitted.set_result, None))
+            waiting = self._waiting[0]
+            self._collect(waiting.entry, waiting.answer, partial(_tell, waiting.admitted))
         self._send_collected()
 
-    def _collect(self, entry: Entry, answer: Pending[str]) -> None:
+    def _collect(self, entry: Entry, answer: Pending[str], tell: Callable[[], None] | None = None) -> None:
+        """Put a message to the others; if somebody is to be told, it is the first of those that wait for room."""
         key, data, attributes, size = entry
         batching = self._batching
         if self._tally.exceeds(key, batching.max_bytes - size):
-            self._send(self._take_out({key}))
+            self._send_key(key)
         # These in one go: an interrupt comes where something is called.
         keys, datas, all_attributes, sizes, answers = self._collected
         keys += (key,)
@@ -366,8 +396,11 @@ class Publisher:
         answers += (answer,)
         self._messages += 1
         self._bytes += size
+        if tell is not None:
+            self._to_tell += (tell,)
+            del self._waiting[0]
         if self._tally.count_of(key) >= batching.max_messages or self._tally.exceeds(key, batching.max_bytes - 1):
-            self._send(self._take_out({key}))
+            self._send_key(key)
         elif len(self._collected.keys) >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
         elif batching.max_milliseconds:
@@ -405,15 +438,10 @@ class Publisher:
             self._send_unless_busy()
         self._do()
 
-    def _take_out(self, keys: set[str]) -> Collected:
-        """What is collected of these keys."""
+    def _parts(self, keys: set[str]) -> tuple[Collected, Collected]:
+        """What is collected of these keys, and the others."""
         all_of_it = keys.issuperset(self._collected.keys)  # as of a key that is busy
-        taken, others = (self._collected, Collected.nothing()) if all_of_it else self._collected.split(keys)
-        self._collect_anew(others)
-        return taken
-
-    def _collect_anew(self, collected: Collected) -> None:
-        self._collected, self._tally = collected, Tally(collected.keys, collected.sizes)
+        return (self._collected, Collected.nothing()) if all_of_it else self._collected.split(keys)
 
     def _leave(self, messages: int, size: int) -> None:
         """So many are neither collected nor under way any more."""
@@ -440,57 +468,96 @@ class Publisher:
             self._send_collected()
 
     def _send_collected(self) -> None:
-        collected = self._collected
-        self._collect_anew(Collected.nothing())
-        self._send(collected)
+        if self._collected.keys:
+            self._send(self._collected, Collected.nothing())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _send(self, collected: Collected) -> None:
-        """Send messages together; where a key is under way, those of it wait behind it."""
-        if not collected.keys:
-            return
-        if self._requests and not self._transport.in_order:
-            behind, collected = collected.split(self._keys_under_way())
-            self._wait_behind(behind)
-        keys, data, attributes, sizes, answers = collected
-        if not answers:
-            return
-        request = Request((keys, data, attributes, sizes), answers)
-        if request.fits() or len(answers) == 1:
-            self._note(request)
-        else:
-            half = (len(answers) + 1) // 2
-            self._send(collected.part(slice(half)))
-            self._send(collected.part(slice(half, None)))
+    def _send_key(self, key: str) -> None:
+        of_it, others = self._parts({key})
+        if of_it.keys:
+            self._send(of_it, others)
 
-    def _keys_under_way(self) -> set[str]:
+    def _send(self, collected: Collected, others: Collected) -> None:
+        """Send a part of what is collected; the others stay."""
+        tally = Tally(others.keys, others.sizes)
+        # These in one go: an interrupt comes where something is called.
+        self._leaving += (collected,)
+        self._collected, self._tally = others, tally
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Send what is leaving, and of keys that were freed the first batch that waits behind them."""
+        while self._freed:
+            key = next(iter(self._freed))
+            behind = self._behind.get(key)
+            if behind:  # from here in one go
+                self._leaving += (behind[0],)
+                del behind[0]
+            if not behind and behind is not None:
+                del self._behind[key]
+            self._freed -= {key}
+        while self._leaving:
+            self._send_first()
+
+    def _send_first(self) -> None:
+        """Send the first that is leaving, with what fits beside it; of keys that are under way it waits behind them."""
+        first = self._leaving[0]
+        if not first.fits():
+            half = (len(first.answers) + 1) // 2
+            self._leaving[:1] = first.part(slice(half)), first.part(slice(half, None))
+            return
+        under_way = self._keys_under_way() if self._requests and not self._transport.in_order else _NO_KEYS
+        if not under_way.isdisjoint(first.keys):
+            self._wait_behind(first, under_way)
+            return
+        count, messages, size = 0, 0, 0
+        for one in self._leaving:
+            messages, size = messages + len(one.keys), size + sum(one.sizes)
+            if count and not (fits(messages, size) and under_way.isdisjoint(one.keys)):
+                break
+            count += 1
+        keys, data, attributes, sizes, answers = first if count == 1 else Collected.together(self._leaving[:count])
+        self._note(Request((keys, data, attributes, sizes), answers), leaving=count)
+
+    def _wait_behind(self, first: Collected, under_way: Set[str]) -> None:
+        [key, *more_keys] = {*first.keys}
+        if not more_keys:
+            behind = self._behind.setdefault(key, deque())
+            behind += (first,)  # these in one go
+            del self._leaving[0]
+            return
+        busy, others = first.split(under_way)
+        one_by_one = busy.by_key().values()
+        self._leaving[:1] = (others, *one_by_one) if others.keys else one_by_one
+
+    def _keys_under_way(self) -> Set[str]:
         for request in self._unasked:
             self._under_way |= request.keys()
         self._unasked.clear()
         return self._under_way
 
-    def _wait_behind(self, collected: Collected) -> None:
-        for key, batch in collected.by_key().items():
-            self._behind.setdefault(key, deque()).append(batch)
-
-    def _note(self, request: Request, new: int = 0) -> None:
-        """Have it sent when the lock is free; so many of its messages are not counted yet."""
+    def _note(self, request: Request, new: int = 0, leaving: int = 0) -> None:
+        """Have it sent when the lock is free. So many of its messages are not counted yet; it is so many that leave."""
         place, ask = id(request.answers), partial(self._ask, request)
         # These in one go: an interrupt comes where something is called.
         self._messages += new
         self._bytes += request.size if new else 0
         self._requests += 1
         self._unanswered[place] = request.answers
+        self._unasked |= {request}
         if self._transport.in_order:
-            self._outgoing.append(request)
-            self._todo.append(self._hand_over)
+            self._outgoing += (request,)
+            self._todo += (self._hand_over,)
         else:
-            self._todo.append(ask)
-        self._unasked.add(request)
+            self._todo += (ask,)
+        del self._leaving[:leaving]
 
     def _ask(self, request: Request) -> None:
+        if request.asked:  # before it was interrupted
+            return
+        request.asked = True
         try:
             self._await(request, self._transport.publish(self._topic, request.batch))
         except BaseException:  # as Ctrl-C, perhaps in the middle of a request of somebody else
@@ -499,31 +566,44 @@ class Publisher:
 
     def _hand_over(self) -> None:
         """Give requests to the transport in their order: one thread at a time, which also does what others note."""
-        while self._outgoing and self._handing_over.acquire(blocking=False):
-            try:
+        mine = object()
+        try:
+            while self._outgoing and self._handing_over.setdefault(_NOW, mine) is mine:
                 while self._outgoing:
-                    self._ask(self._outgoing.popleft())
-            finally:
-                self._handing_over.release()
+                    self._ask(self._outgoing[0])
+                    del self._outgoing[0]
+                del self._handing_over[_NOW]
+        except BaseException:  # as Ctrl-C: somebody else goes on
+            if self._handing_over.get(_NOW) is mine:
+                del self._handing_over[_NOW]
+            raise
 
     def _do(self) -> None:
-        """Send requests and give answers, with the lock free."""
-        while self._todo:
+        """Send requests, then give answers, with the lock free."""
+        while todo := self._todo or self._to_tell:
+            claimed: list[Callable[[], object]] = []
             try:
-                todo = self._todo.popleft()
+                claimed += map(deque.popleft, (todo,))  # in C: an interrupt finds it in one of the two
             except IndexError:  # another thread was faster
-                return
+                continue
             try:
-                todo()
-            except BaseException:  # as Ctrl-C: the others are not to blame
-                self._todo.append(self._hand_over)
-                self._do()
+                claimed[0]()
+            except BaseException:  # as Ctrl-C, perhaps before it began; what it has done it does not do twice
+                try:
+                    claimed[0]()
+                finally:
+                    self._do()
                 raise
 
     def _await(self, request: Request, answer: Pending[list[str]]) -> None:
         def later(answered: Pending[list[str]]) -> None:
-            self._answered(request, answered)
-            self._do()
+            try:
+                self._answered(request, answered)
+            except BaseException:  # as Ctrl-C, of a call of somebody else
+                self._answered(request, answered)
+                raise
+            finally:
+                self._do()
 
         if answer.done():
             self._answered(request, answer)  # on the way out of `_do`, which goes on by itself
@@ -535,58 +615,50 @@ class Publisher:
         count = len(request.batch[0])
         with self._lock:
             self._take_in()
-            if request.counts:  # in one go, and once: an interrupt comes where something is called
+            if error is None:
+                keys = request.keys() if self._under_way or self._behind else set()
+                tell = partial(self._succeed, request.answers, request.results(answered.result()))
+            else:
+                keys = request.keys()
+                tell = partial(self._fail, request.answers, error)
+            # These in one go, and once: an interrupt comes where something is called.
+            if request.counts:
                 request.counts = False
                 self._requests -= 1
                 self._messages -= count
                 self._bytes -= request.size
-            if request in self._unasked:
-                self._unasked.remove(request)
-            else:
-                self._under_way -= request.keys()
-            if error is not None:
-                self._todo.append(partial(self._fail, request.answers, error))
-                if not isinstance(error, KeyPaused):  # or the one before it did, and somebody may have resumed it since
-                    self._pause(request.keys(), error)
-            elif self._behind:
-                self._go_on(request.keys())
+            self._to_tell += (tell,)
+            self._unasked -= {request}
+            self._under_way -= keys
+            if error is None:
+                self._freed |= keys
+            elif not isinstance(error, KeyPaused):  # or the one before it did, and somebody may have resumed it since
+                self._pause(keys, error)
+            self._go_on()
             self._let_in()
             if self._collected.keys:
                 self._send_unless_busy()
-            if error is None:  # last: the broker has the next request before those are woken who make more of them
-                self._todo.append(partial(self._succeed, request.answers, request.results(answered.result())))
-
-    def _go_on(self, keys: Iterable[str]) -> None:
-        """Send what waits behind these keys, of each the first batch."""
-        first = Collected.nothing()
-        later: dict[str, deque[Collected]] = {}
-        for key in keys:
-            if behind := self._behind.pop(key, None):
-                first.extend(behind.popleft())
-                later[key] = behind
-        self._send(first)
-        for key, behind in later.items():
-            if behind:  # they stay behind what one request had no room for
-                self._behind.setdefault(key, deque()).extend(behind)
 
     def _pause(self, keys: set[str], error: BaseException) -> None:
         """Publishing on would leave a hole in these keys, so what waits behind fails as well."""
         _log.error("publishing to topic %r failed: %s; paused keys: %s", self._topic, error, sorted(keys) or "none")
         self._paused |= keys
-        collected = self._take_out(keys).by_key()
+        collected, others = self._parts(keys)
+        self._collected, self._tally = others, Tally(others.keys, others.sizes)
+        by_key = collected.by_key()
         for key in keys:
-            for batch in (*self._behind.pop(key, ()), collected.get(key, Collected.nothing())):
+            for batch in (*self._behind.pop(key, ()), by_key.get(key, Collected.nothing())):
                 self._leave(len(batch.keys), sum(batch.sizes))
                 self._fail_later(batch.answers, KeyPaused(key))
         for waiting in self._waiting:
             if (key := waiting.entry[0]) in keys:
                 self._fail_later([waiting.answer], KeyPaused(key))
-                self._todo.append(partial(waiting.admitted.set_result, None))
+                self._to_tell.append(partial(_tell, waiting.admitted))
         self._waiting = deque(waiting for waiting in self._waiting if waiting.entry[0] not in keys)
 
     def _fail_later(self, answers: Sequence[Pending[Any]], error: BaseException) -> None:
         self._unanswered[id(answers)] = answers
-        self._todo.append(partial(self._fail, answers, error))
+        self._to_tell.append(partial(self._fail, answers, error))
 
     def _succeed(self, answers: Sequence[Pending[Any]], results: Sequence[Any]) -> None:
         try:
@@ -606,6 +678,11 @@ class Publisher:
 
 def _interrupted() -> Aborted:
     return Aborted("the publish was interrupted: nobody knows whether it was stored")
+
+
+def _tell(admitted: Pending[None]) -> None:
+    if not admitted.done():  # before it was interrupted
+        admitted.set_result(None)
 
 
 def _wait_unless_on_a_loop(admitted: Pending[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +19,11 @@ MAX_REQUEST_BYTES = 9_000_000
 # A message that waits to be sent, and who waits for its id: key, data, attributes, size, answer.
 Row: TypeAlias = tuple[str, bytes, Mapping[str, str] | None, int, Pending[str]]
 _columns = [itemgetter(column) for column in range(5)]
+
+
+def fits(messages: int, size: int) -> bool:
+    """Whether so many can be sent in one go."""
+    return messages <= MAX_REQUEST_MESSAGES and size <= MAX_REQUEST_BYTES
 
 
 class Collected(NamedTuple):
@@ -45,9 +51,13 @@ class Collected(NamedTuple):
         sizes.append(entry[3])
         answers.append(answer)
 
-    def extend(self, others: Collected) -> None:
-        for entry, answer in others.rows():
-            self.add(entry, answer)
+    @classmethod
+    def together(cls, several: Sequence[Collected]) -> Collected:
+        return cls(*[[*chain.from_iterable(column)] for column in zip(*several, strict=True)])
+
+    def fits(self) -> bool:
+        """Whether it can be sent in one go; a message alone always is."""
+        return len(self.answers) == 1 or fits(len(self.answers), sum(self.sizes))
 
     def rows(self) -> Iterable[tuple[Entry, Pending[str]]]:
         keys, data, attributes, sizes, answers = self
@@ -122,20 +132,18 @@ class Tally:
 class Request:
     """What is sent in one go, and who waits for its ids: each for one of them, or one for all."""
 
-    __slots__ = ("answers", "batch", "counts", "for_all", "size")
+    __slots__ = ("answers", "asked", "batch", "counts", "for_all", "size")
 
     def __init__(self, batch: Batch, answers: Sequence[Pending[Any]], *, for_all: bool = False) -> None:
         self.batch = batch
         self.answers = answers
         self.for_all = for_all
         self.size = sum(batch[3])
+        self.asked = False
         self.counts = True  # against flow control, until it is answered
 
     def keys(self) -> set[str]:
         return {*filter(None, self.batch[0])}
-
-    def fits(self) -> bool:
-        return len(self.batch[0]) <= MAX_REQUEST_MESSAGES and self.size <= MAX_REQUEST_BYTES
 
     def results(self, ids: list[str]) -> list[Any]:
         """What each of the answers is."""

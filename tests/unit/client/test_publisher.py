@@ -19,51 +19,10 @@ from inorder.errors import Closed, KeyPaused, ResourceExhausted, Unavailable
 from inorder.message import Batch, Message
 from inorder.options import Batching, FlowControl
 from inorder.pending import Pending
-from inorder.testing.clock import ManualClock
+
+from .slow_transport import SlowTransport, make
 
 PATIENCE_SECONDS = 30
-
-
-class SlowTransport:
-    """Takes requests and keeps them, until the test answers them."""
-
-    answers_at_once = False  # it is the test that answers
-    in_order = False
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.requests: list[tuple[Batch, Pending[list[str]]]] = []
-        self.answered = 0
-
-    def publish(self, topic: str, batch: Batch) -> Pending[list[str]]:
-        assert topic == "orders"
-        answer: Pending[list[str]] = Pending()
-        self.requests.append((batch, answer))
-        return answer
-
-    def sent(self) -> list[list[bytes]]:
-        """The data of each request so far."""
-        return [list(batch[1]) for batch, _ in self.requests]
-
-    def answer(self, error: Exception | None = None) -> None:
-        """Answer the oldest request that waits."""
-        batch, answer = self.requests[self.answered]
-        self.answered += 1
-        if error is None:
-            answer.set_result([data.decode() for data in batch[1]])
-        else:
-            answer.set_exception(error)
-
-    def answer_all(self) -> None:
-        while self.answered < len(self.requests):
-            self.answer()
-
-
-def make(**options: Any) -> tuple[Publisher, SlowTransport]:
-    transport: Any = SlowTransport()
-    publisher = Publisher(transport, "orders")
-    publisher.set_options(options)
-    return publisher, transport
 
 
 def on_a_loop(call: Callable[[], Any]) -> Any:
@@ -579,7 +538,7 @@ def test_a_batch_that_waits_behind_keeps_its_order_where_it_takes_many_requests(
     numbers = [b"%08d" % number for number in range(1 + 3 * 8)]
     for number in numbers:
         publisher.publish(number, None, "k")
-    assert [len(batch.keys) for batch in publisher._behind["k"]] == [8, 8, 8]
+    assert len(transport.sent()) == 1
     transport.answer_all()
     assert [len(request) for request in transport.sent()] == [1] + 12 * [2]
     assert [data for request in transport.sent() for data in request] == numbers
@@ -605,6 +564,22 @@ def test_a_message_that_is_answered_makes_no_batch_longer_than_it_may_be() -> No
     for number in range(1, 5):
         publisher.publish(b"%d" % number, None, "c")
     assert transport.sent() == [[b"0", b"1", b"2", b"3"]] * 2
+
+
+def test_what_came_of_a_key_while_one_of_it_was_published_alone_goes_behind_it() -> None:
+    publisher, transport = make(batching=Batching(max_messages=1))
+    publish = transport.publish
+
+    def publish_another_meanwhile(topic: str, batch: Batch) -> Pending[list[str]]:
+        if list(batch[1]) == [b"1"]:
+            publisher.publish(b"2", None, "a")
+            assert transport.sent() == []
+            return Pending.of(["1"])
+        return publish(topic, batch)
+
+    transport.publish = publish_another_meanwhile  # type: ignore[method-assign]
+    assert publisher.publish(b"1", None, "a").result(0) == "1"
+    assert transport.sent() == [[b"2"]]
 
 
 # -- what comes without the lock ---------------------------------------------------------------------------
