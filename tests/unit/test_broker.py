@@ -82,6 +82,23 @@ def with_a_message_and_gaps_behind_it(queue: MessageQueue) -> None:
     queue.publish("orders", keyed("stored", "missed", "missed too"))
 
 
+@pytest.mark.parametrize("before", ["attached", "detached"])
+def test_a_deleted_topic_keeps_no_messages_in_memory_whoever_subscribed_to_it(before: str) -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders", {"message_retention_duration": 3600})
+    queue.register_subscription("worker", "orders")
+    data = bytes(1000)
+    references = sys.getrefcount(data)
+    queue.publish("orders", [Message(data)])
+    queue.create_snapshot("monday", "worker")
+    if before == "detached":
+        queue.detach_subscription("worker")
+    assert sys.getrefcount(data) > references
+    queue.unregister_topic("orders")
+    assert sys.getrefcount(data) == references
+    assert queue.subscription_exists("worker")
+
+
 def test_a_gap_that_could_not_be_told_is_told_again_and_so_are_those_behind_it() -> None:
     queue = MessageQueue(clock=ManualClock())
     with_a_message_and_gaps_behind_it(queue)

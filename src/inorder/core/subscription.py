@@ -23,7 +23,7 @@ from inorder.core.holds import Hold, Holds, longest
 from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
 from inorder.core.leases import Leases
 from inorder.core.ledger import Ledger, Lost, Wait, positions_of
-from inorder.core.log import Log
+from inorder.core.log import Log, MemoryHistory
 from inorder.core.ranges import Ranges, runs
 from inorder.core.snapshot import Snapshot
 from inorder.core.unread import Unread
@@ -939,6 +939,8 @@ class Subscription:
         """The topic is gone, and so is everything that came from it."""
         self.detached = True
         self._start_over([])
+        self._log = Log(MemoryHistory())  # or a deleted topic would keep its messages for as long as this is here
+        self._unread = Unread(self._log)
 
     def expect(self, consumer: object) -> None:
         """This one stays until `forsake`: what it nacks comes to it again."""
