@@ -321,10 +321,12 @@ class Subscription:
         taken = self._take_and_read(count, consumer)
         if not taken:
             return self, (), taken
+        if self._starved is not None:
+            taken = self._starving_first(*self._starved, taken, count, now_us, consumer)
         if self._oldest_us < now_us - self.retention_us or (max_bytes != inf and sum(map(_size, taken)) > max_bytes):
             taken = self._choose(taken, count, now_us, consumer, max_bytes, alone)
         else:
-            self._starved = None
+            self._no_longer_starved(taken)
         try:
             return self._grant(self._warm(taken) if self._cold else taken, now_us)
         except InorderError:
@@ -386,12 +388,29 @@ class Subscription:
             enough = len(chosen) >= count or len(passed) >= PASS_OVER or waiting_for_it
             taken = [] if enough else self._take_and_read(count - len(chosen), consumer, holding=True)
         self._lanes.untake(passed)
-        if not passed:
-            self._starved = None
-        elif self._starved is None or self._starved[0] != passed[0][POSITION]:
+        self._no_longer_starved(chosen)
+        if passed and self._starved is None:
             self._starved = (passed[0][POSITION], now_us)
             self._plain = False
         return chosen
+
+    def _starving_first(
+        self, position: int, since_us: int, taken: list[Record], count: int, now_us: int, consumer: object
+    ) -> list[Record]:
+        """Up to `count` of what is ready: one that was passed over for too long goes before all that came back."""
+        if now_us - since_us < self.ack_deadline_us:
+            return taken
+        if position not in map(_position, taken):  # it went to the front, but others came back since
+            taken += self._take_and_read(PASS_OVER, consumer, holding=True)
+        if position not in map(_position, taken):
+            self._starved = None  # it is gone, or another consumer has its key
+        taken.sort(key=lambda record: record[POSITION] != position)
+        self._lanes.untake(taken[count:])
+        return taken[:count]
+
+    def _no_longer_starved(self, taken: list[Record]) -> None:
+        if self._starved is not None and self._starved[0] in map(_position, taken):
+            self._starved = None
 
     # -- how it ends -------------------------------------------------------------------------------
 

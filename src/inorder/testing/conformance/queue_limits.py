@@ -155,6 +155,30 @@ class FlowControlLimits(QueueCase):
         keys = [message.ordering_key for message in delivered + out]
         assert len(keys) == len(set(keys)) == 2 + 2 * (turn + 1)
 
+    @pytest.mark.parametrize("max_messages", [1, 2])
+    @pytest.mark.parametrize("size", [90, 150], ids=["that does not fit now", "above all bytes"])
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_a_large_message_is_not_starved_by_one_that_fails_again_and_again(
+        self, ordered: bool, size: int, max_messages: int
+    ) -> None:
+        self.subscribe(flow_control={"max_bytes": 100}, enable_message_ordering=ordered)
+        self.publish("fails")
+        self.publish_sizes(first=50)
+        out = self.pull()
+        self.publish("x" * size)
+        for turn in range(60):  # as long as anything else goes out, there is always a small message out
+            self.publish_sizes(**{f"small-{turn}": 30})
+            self.nack(*(message for message in out if message.data == b"fails"))
+            out = [message for message in out if message.data != b"fails"]
+            out += self.pull(max_messages) + self.pull(max_messages)
+            if any(message.length == size for message in out):
+                break
+            self.ack(*out[:1])
+            del out[:1]
+            self.clock.advance(1)
+        else:
+            raise AssertionError("the large message was passed over for a minute")
+
 
 class QueueCapacity(QueueCase):
     """When a subscription holds too much: miss it, refuse it, or wait."""
