@@ -1,8 +1,9 @@
 """A broker's turns: the lock, the clock, the journal, and whoever waits.
 
 Every call is one turn: what time has brought about comes first, then the call itself is decided and applied, then its
-messages become visible and whoever waits for them is woken. Nobody is woken while the lock is held. What a turn
-changes is written down by whoever comes next to write, for all who wait; a message is visible once it is written.
+messages become visible and whoever waits for them is woken. While the lock is held nobody is woken, and nothing is
+logged: who is told may call the broker. What a turn changes is written down by whoever comes next to write, for all who
+wait; a message is visible once it is written.
 """
 
 from __future__ import annotations
@@ -208,10 +209,11 @@ class Turns:
             if refused and name not in self._full:
                 self._full.add(name)
                 limits = subscription.limits
-                _log.warning(
+                self._to_call.append(partial(
+                    _log.warning,
                     "subscription %r reached its queue capacity (%s messages, %s bytes): it misses %d message(s)",
                     name, limits.max_messages, limits.max_bytes, len(refused),
-                )  # fmt: skip
+                ))  # fmt: skip
 
     # -- a turn ------------------------------------------------------------------------------------
 
@@ -271,7 +273,7 @@ class Turns:
         if subscription in self._watchers:
             self._to_wake.add(subscription)
         for problem in problems:
-            _log.error("%s", problem)
+            self._to_call.append(partial(_log.error, "%s", problem))
             for watch in self._watchers.get(subscription or "", ()):
                 self._to_call.append(partial(watch.report, problem))
         return reply
@@ -464,13 +466,13 @@ class Turns:
 
     def _stopped(self, failure: InorderError) -> list[Wake]:
         """The same with the lock held: what is to be called once it is free."""
-        _log.critical("the broker stops: %s", failure)
         self._failure = failure
         self._closed = str(failure)
         if self._timer is not None:
             self._timer.cancel()
         self._to_wake.clear()
-        calls = [watch.wake for watchers in self._watchers.values() for watch in watchers]
+        calls: list[Wake] = [partial(_log.critical, "the broker stops: %s", failure)]
+        calls += [watch.wake for watchers in self._watchers.values() for watch in watchers]
         calls += [
             partial(answer.set_exception, failure) for waiting in self._blocked.values() for *_, answer in waiting
         ]

@@ -1,9 +1,11 @@
 """What only the broker in memory can show: what a call costs, and when those who wait are woken."""
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +75,36 @@ def test_a_subscription_that_was_full_costs_nothing_once_it_gets_nothing_any_mor
     else:
         queue.unregister_subscription("worker")
     assert count_calls(publish) == costs
+
+
+@pytest.mark.parametrize(("messages", "words"), [(11, "reached its queue capacity"), (1, "cannot be dead-lettered")])
+def test_what_is_logged_may_be_published_by_who_reads_the_log(messages: int, words: str) -> None:
+    queue = MessageQueue(clock=ManualClock())
+    for topic in ("orders", "logs"):
+        queue.register_topic(topic)
+        queue.register_subscription(topic, topic, {"queue_limits": {"max_messages": 10}})
+    queue.update_subscription(
+        "orders", {"dead_letter_policy": {"dead_letter_topic": "gone", "max_delivery_attempts": 1}}
+    )
+
+    class Publisher(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            queue.publish("logs", [Message(record.getMessage().encode())])
+            return True
+
+    def get_into_trouble() -> None:
+        queue.publish("orders", keyed(*map(str, range(messages))))
+        queue.nack(queue.pull("orders", 1))
+
+    logging.getLogger("inorder").addHandler(publisher := Publisher())
+    try:
+        thread = threading.Thread(target=get_into_trouble, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_SECONDS)
+    finally:
+        logging.getLogger("inorder").removeHandler(publisher)
+    assert not thread.is_alive()
+    assert words in queue.pull("logs", 1)[0].data.decode()
 
 
 def with_a_message_and_gaps_behind_it(queue: MessageQueue) -> None:
