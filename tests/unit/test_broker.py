@@ -349,3 +349,104 @@ def test_one_gap_stands_for_all_that_a_key_has_missed_and_grows_in_place() -> No
         for message in queue.pull("billing", 10, gaps.append):
             queue.ack(message)
     assert [(gap.first_position, gap.last_position, gap.count) for gap in gaps] == [(2, 1_003, 1_002)]
+
+
+def test_a_consumer_gets_no_more_bytes_than_it_has_room_for_nor_than_flow_control_has() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"flow_control": FlowControl(10, 100)})
+    queue.publish("orders", [Message(bytes(40)) for _ in range(4)])
+    assert len(queue.take("worker", 10, max_bytes=50)) == 1
+    assert len(queue.take("worker", 10, max_bytes=1_000)) == 1
+
+
+def test_what_is_given_back_of_a_key_waits_with_what_failed_of_it() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "max_outstanding_per_key": 3, "retry_policy": {"minimum_backoff": 5}}
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", keyed("a", "a", "a"))
+    first, second, _ = queue.pull("worker", 3)
+    queue.nack(second)
+    queue.release("worker", [first._lease])
+    assert queue.pull("worker", 3) == []
+    clock.advance(5)
+    assert [message.position for message in queue.pull("worker", 3)] == [0, 1, 2]
+
+
+def test_a_message_comes_until_it_is_older_than_the_retention() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"message_retention_duration": 60})
+    for key, seconds in {"cleared away": 10, "too old": 0.001, "as old": 60}.items():
+        queue.publish("orders", keyed(key))
+        clock.advance(seconds)
+    assert [message.ordering_key for message in queue.pull("worker", 10)] == ["as old"]
+
+
+@pytest.mark.parametrize("to", ["a position", "a snapshot"])
+def test_what_a_seek_brings_back_though_it_is_too_old_goes_if_nobody_pulls(to: str) -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders", {"message_retention_duration": 3_600})
+    queue.register_subscription("worker", "orders", {"message_retention_duration": 60})
+    queue.publish("orders", keyed("a"))
+    queue.create_snapshot("monday", "worker")
+    queue.ack(queue.pull("worker", 1))
+    clock.advance(600)
+    if to == "a position":
+        queue.seek("worker", position=0)
+    else:
+        queue.seek("worker", snapshot="monday")
+    clock.advance(60)
+    assert queue.metrics("worker").backlog_messages == 0
+
+
+def test_a_snapshot_whose_time_is_over_keeps_nothing_in_memory() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    queue.create_snapshot("monday", "worker")
+    data = bytes(1000)
+    references = sys.getrefcount(data)
+    for _ in range(2):
+        queue.publish("orders", [Message(data)])
+        queue.ack(queue.pull("worker", 1))
+        clock.advance(7 * 86_400)
+    assert sys.getrefcount(data) == references
+
+
+def test_what_a_topic_retains_is_forgotten_with_time() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders", {"message_retention_duration": 60})
+    data = bytes(1000)
+    references = sys.getrefcount(data)
+    queue.publish("orders", [Message(data)])
+    clock.advance(60.001)
+    queue.publish("orders", keyed("next"))
+    assert sys.getrefcount(data) == references
+
+
+def test_a_gap_behind_a_message_of_its_key_is_told_by_the_pull_after_it() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "max_outstanding_per_key": 3, "queue_limits": {"max_messages": 1}}
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", keyed("a", "a"))
+    gaps: list[Gap] = []
+    pulled = queue.pull("worker", 10, gaps.append)
+    assert ([message.position for message in pulled], gaps) == ([0], [])
+    queue.ack(pulled)
+    assert queue.pull("worker", 10, gaps.append) == []
+    assert [gap.first_position for gap in gaps] == [1]
+
+
+def test_after_a_seek_nothing_has_starved() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"flow_control": FlowControl(10, 100)})
+    queue.publish("orders", [Message(bytes(size)) for size in (60, 90, 20)])
+    assert [message.length for message in queue.pull("worker", 10)] == [60, 20]
+    clock.advance(9)
+    queue.seek("worker", position=0)
+    clock.advance(9)
+    assert [message.length for message in queue.pull("worker", 10)] == [60, 20]

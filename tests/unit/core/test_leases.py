@@ -105,6 +105,17 @@ def test_spans_of_leases_that_have_ended_are_forgotten() -> None:
     assert leases.next_deadline_us() is None
 
 
+def test_deadlines_of_leases_that_have_ended_are_forgotten_also_while_another_one_stays_out() -> None:
+    leases = Leases()
+    leases.last(10_000_000)
+    leases.grant([record(0)], 1_000)
+    for position in range(1, 1_000):
+        granted = leases.grant([record(position)], 1_000 * position)
+        leases.extend(granted, 1_000 * position + 20_000_000)
+        leases.end(granted)
+    assert len(leases._own_deadline) == 0
+
+
 def test_deadlines_that_were_moved_again_are_forgotten() -> None:
     leases = Leases()
     leases.last(10_000_000)
