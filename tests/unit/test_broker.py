@@ -450,3 +450,48 @@ def test_after_a_seek_nothing_has_starved() -> None:
     queue.seek("worker", position=0)
     clock.advance(9)
     assert [message.length for message in queue.pull("worker", 10)] == [60, 20]
+
+
+def test_a_pull_that_passes_something_over_gives_no_more_than_was_asked_for() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"flow_control": FlowControl(100, 100)})
+    queue.publish("orders", [Message(bytes(50)), Message(bytes(90)), *(Message(bytes(5)) for _ in range(5))])
+    assert len(queue.pull("worker", 1)) == 1
+    assert [message.length for message in queue.pull("worker", 2)] == [5, 5]
+
+
+def test_a_gap_that_was_given_back_is_no_message_that_comes_again() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription(
+        "worker", "orders", {"enable_message_ordering": True, "queue_limits": {"max_messages": 1}}
+    )
+    queue.publish("orders", keyed("a", "b"))
+    taken = queue.take("worker", 2)
+    queue.release("worker", [message._lease for message in taken])
+    assert len(queue.take("worker", 2)) == 2
+    assert queue.metrics("worker").counters.redelivered == 1
+
+
+def test_of_a_subscription_that_is_deleted_nothing_stays() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    queue.publish("orders", keyed("a"))
+    queue.pull("worker", 1)
+    queue.unregister_subscription("worker")
+    assert not queue._sources
+    assert not queue._state._by_ack_prefix
+
+
+@pytest.mark.parametrize("retention", [None, 60])
+def test_dead_letters_that_nobody_keeps_are_told(retention: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_topic("dead", {"message_retention_duration": retention})
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+    queue.register_subscription("worker", "orders", {"dead_letter_policy": policy})
+    queue.publish("orders", keyed("a"))
+    queue.nack(queue.pull("worker", 1))
+    assert ("has no subscription" in caplog.text) == (retention is None)

@@ -317,10 +317,10 @@ class State:
             return over, ((ACKED, name, out, held.records(out)),) if out else (), ()
 
     def nack(self, name: str, leases: Sequence[int], now_us: int) -> Decision[list[int]]:
-        """The reply lists the leases that are over already; the others come again all the same."""
+        """Each lease named once. The reply lists those that are over already; the others come again all the same."""
         subscription = self.subscription(name)
         out, over = subscription.leases.split(leases)
-        events, problems = self._decide_failed(subscription, list(dict.fromkeys(out)), now_us, expired=False)
+        events, problems = self._decide_failed(subscription, out, now_us, expired=False)
         return over, events, problems
 
     def _decide_failed(

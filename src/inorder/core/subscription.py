@@ -201,9 +201,9 @@ class Subscription:
         for record in records:
             if self.matches is not None and not self._matches(record):
                 continue
-            # As soon as one does not fit, none does: a later one that fits would hide the hole.
-            if messages_left < 1 or bytes_left < record[SIZE] or refused:
+            if messages_left < 1 or bytes_left < record[SIZE]:
                 refused.add(record[POSITION])
+            # One that does not fit counts as well, so that none behind it does: one that fits would hide the hole.
             messages_left -= 1
             bytes_left -= record[SIZE]
         return frozenset(refused)
