@@ -102,9 +102,8 @@ def frames_in(file: File, start: Location, end: Location) -> Generator[tuple[Loc
     location, read_size = start, _FIRST_READ
     unpack, header_size = _FRAME.unpack_from, FRAME_HEADER
     while location < end:
-        data = file.read(location & OFFSET_MASK, min(read_size, end - location))
-        if not data:
-            raise BadFrame(location, "the file ends before its frames do")
+        asked = min(read_size, end - location)
+        data = file.read(location & OFFSET_MASK, asked)
         at, whole = 0, len(data)
         wanted = header_size
         while at + header_size <= whole:
@@ -129,6 +128,8 @@ def frames_in(file: File, start: Location, end: Location) -> Generator[tuple[Loc
             if only_zeros(file, location, end):
                 return location
             raise BadFrame(location, "the frame is incomplete")
+        if whole < asked:  # and the next piece would have no more
+            raise BadFrame(location, "the file ends before its frames do")
         read_size = max(min(read_size * 4, _LARGEST_READ), wanted)
     return location
 

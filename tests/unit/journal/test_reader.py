@@ -9,7 +9,7 @@ import pytest
 from inorder.errors import FrameDropped, JournalDamaged
 from inorder.journal import Location
 from inorder.journal.files import Folder
-from inorder.journal.frames import FRAME_HEADER
+from inorder.journal.frames import FRAME_HEADER, OFFSET_MASK
 from inorder.journal.reader import SegmentReader
 from inorder.journal.segments import SegmentStore
 from inorder.testing.faults import FaultyDisk
@@ -129,6 +129,20 @@ def test_damage_is_damage() -> None:
     assert next(read) == frames[0]
     with pytest.raises(JournalDamaged, match="00000001"):
         next(read)
+
+
+def test_a_file_that_was_cut_at_any_byte_is_damage() -> None:
+    disk = FaultyDisk(0)
+    store, reader = owned(disk), SegmentReader(disk)
+    frames = append(store, 3)
+    store.sync()
+    whole = disk.read("00000001.log")
+    for size in range(frames[1][0] & OFFSET_MASK, frames[2][0] & OFFSET_MASK):
+        disk.overwrite("00000001.log", whole[:size])
+        for read in (reader.read(), store.read(frames[0][0])):
+            assert next(read) == frames[0]
+            with pytest.raises(JournalDamaged, match=f"00000001.log, byte {frames[1][0] & OFFSET_MASK}: "):
+                next(read)
 
 
 WRITER = """
