@@ -10,6 +10,7 @@ import json
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from inorder.core.ranges import Ranges
@@ -68,9 +69,9 @@ class TopicIndex:
 
     def keep(self, parts: Sequence[Part]) -> None:
         """No other part of the journal is left."""
-        ends = [0, *(part.end for part in parts)]
-        for before, part in zip(ends, parts, strict=False):
-            self.forget(Part(before, part.first, 0))
+        behind = Part(1 << 64, 0, 0)  # no location is as large: what stands behind the last part is gone as well
+        for before, part in pairwise([Part(0, 0, 0), *parts, behind]):
+            self.forget(Part(before.end, part.first, 0))
 
     def columns(self) -> list[list[int]]:
         return [getattr(self, name).tolist() for name in self.COLUMNS]

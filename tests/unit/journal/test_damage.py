@@ -409,14 +409,31 @@ def test_a_block_that_reads_with_a_hole_is_damage() -> None:
         queue.pull("billing", 10)
 
 
-def test_a_snapshot_of_the_first_journals_names_no_parts_and_opens() -> None:
-    disk = with_a_backlog_before_the_snapshot()
+def of_the_first_journals(disk: FaultyDisk) -> FaultyDisk:
+    """The same with a snapshot that names no parts."""
     [snapshot] = [name for name in disk.names() if name.endswith(".snapshot")]
     number, body = int(snapshot[:8]), disk.read(snapshot)[FILE_HEADER + FRAME_HEADER :]
     plain = json.loads(body)
     del plain["parts"]
     disk.remove(snapshot)
     write_snapshot(disk, number, json.dumps(plain).encode())
+    return disk
+
+
+def test_a_snapshot_of_the_first_journals_names_no_parts_and_opens() -> None:
+    disk = of_the_first_journals(with_a_backlog_before_the_snapshot())
     assert backlog(disk) == [*range(30, 60)]
     disk.remove(named(disk)[0])  # which may have been dropped, for all that anybody knows
     assert backlog(disk)[-1] == 59
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_any_part_may_have_been_dropped_before_a_snapshot_of_the_first_journals(kept: int) -> None:
+    disk = of_the_first_journals(with_a_backlog_before_the_snapshot())
+    for name in named(disk)[kept:]:
+        disk.remove(name)
+    queue = broker(disk)
+    left = [message.position for message in queue.pull("billing", 1_000)]
+    assert left == [*range(30, 39)][: 9 * kept]
+    queue.publish("orders", [Message(b"new")])
+    assert [message.position for message in queue.pull("billing", 1_000)] == [60]
