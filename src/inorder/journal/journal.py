@@ -156,14 +156,14 @@ class Journal:
             return any(
                 self._needed(span, topic, readers[serial], snapshots[serial], now_us)
                 for serial, topic in topics.items()
-                if (span := self._span(part, topic, now_us)) is not None
+                if (span := self._span(part, topic)) is not None
             )
 
         def untold(part: Part) -> bool:
             return any(
                 ledger.options.enable_message_ordering and not _is_done(ledger, span)
                 for serial, topic in topics.items()
-                if (span := self._span(part, topic, now_us)) is not None
+                if (span := self._span(part, topic)) is not None
                 for ledger in readers[serial]
             )
 
@@ -171,7 +171,7 @@ class Journal:
         later = [part for part in unneeded if untold(part)][UNTOLD_PARTS:]
         return [part for part in unneeded if part not in later]
 
-    def _span(self, part: Part, topic: TopicLedger, now_us: int) -> _Span | None:
+    def _span(self, part: Part, topic: TopicLedger) -> _Span | None:
         """The messages of the topic that stand in this part, if there are any."""
         index = self._indexes.get(topic.serial)
         if index is None:
@@ -180,7 +180,7 @@ class Journal:
         if block == end:
             return None
         if end == len(index.firsts):
-            return _Span(index.firsts[block], topic.next_position, now_us)
+            return _Span(index.firsts[block], topic.next_position, topic.stored_us)
         return _Span(index.firsts[block], index.firsts[end], index.times[end])
 
     @staticmethod

@@ -65,6 +65,25 @@ def test_parts_whose_messages_are_all_acked_are_dropped(tmp_path: Path, kind: Ca
     queue.close()
 
 
+def test_a_topic_to_which_nobody_publishes_any_more_keeps_its_last_part_no_longer_than_its_messages() -> None:
+    clock, disk = ManualClock(), FaultyDisk(0)
+    queue = MessageQueue(clock, Journal(SegmentStore(disk, segment_bytes=1_000)))
+    queue.register_topic("orders")
+    queue.register_topic("retained", {"message_retention_duration": 600})
+    queue.register_topic("unacked")
+    queue.register_subscription("billing", "unacked", {"message_retention_duration": 600})
+    queue.publish("retained", [Message(b"one")])
+    queue.publish("unacked", [Message(b"one")])
+    publish(queue, 30)
+    clock.advance(600)
+    queue._save()
+    assert "00000001.log" in disk.names()
+    clock.advance(0.000_001)
+    publish(queue, 30)
+    queue._save()
+    assert "00000001.log" not in disk.names()
+
+
 @pytest.mark.parametrize("restart", [FaultyDisk.restart, FaultyDisk.restart_without_the_unsynced, FaultyDisk.kill])
 def test_a_crash_anywhere_while_parts_are_dropped_leaves_a_journal_that_opens(
     restart: Callable[[FaultyDisk], None],
