@@ -183,25 +183,28 @@ class Commits:
     def _write(self, *, may_save: bool = True, was_asked: bool = False) -> None:
         interruption: BaseException | None = None
         group = Group()
-        with self._writing:
-            if was_asked:
-                self._coming = False  # first: whoever asks from now on may have added to the next group
-            try:
-                with self._lock:
-                    group, self._group = self._group, group
-                if self._failure is None and (group.body or (group.sync and self._unsynced)):
-                    self._write_down(group, may_save=may_save)
-            except BaseException as error:
-                # Ctrl-C, or a mistake of ours. To go on might leave a hole.
-                interruption = error
-                self._fail(self.interrupted(error))
-            failure, rest = self._failure, self._rest
-            if rest:
+        written: list[Group] = []
+        failure: InorderError | None = None
+        try:
+            with self._writing:
+                if was_asked:
+                    self._coming = False  # first: whoever asks from now on may have added to the next group
+                try:
+                    with self._lock:
+                        group, self._group = self._group, group
+                    if self._failure is None and (group.body or (group.sync and self._unsynced)):
+                        self._write_down(group, may_save=may_save)
+                except BaseException as error:
+                    # Ctrl-C, or a mistake of ours. To go on might leave a hole.
+                    interruption = error
+                    self._fail(self.interrupted(error))
+                failure, written = self._failure, [group, *self._rest]
                 self._rest = []
-        # Answers may run other people's code, which may publish again: so nothing is held here.
-        _answer(group, failure)
-        for written in rest:
+            # Answers may run other people's code, which may publish again: so nothing is held here.
             _answer(written, failure)
+        except BaseException:
+            _answer(written, failure)  # Ctrl-C, and nobody else knows of those who wait for these
+            raise
         if interruption is not None:
             raise interruption
 
@@ -284,14 +287,15 @@ class Commits:
         self._failed(error)
 
 
-def _answer(group: Group, failure: InorderError | None) -> None:
-    """Tell whoever waits for this group how it went."""
-    if failure is None:
-        Pending.set_results(group.answers, group.answers.values())
-        if group.durable is not None:
-            group.durable.set_result(None)
-    else:
-        for answer in group.answers:
-            answer.set_exception(failure)
-        if group.durable is not None:
-            group.durable.set_exception(failure)
+def _answer(groups: Iterable[Group], failure: InorderError | None) -> None:
+    """Tell whoever waits for these groups how it went. Those who were told already are not called again."""
+    for group in groups:
+        if failure is None:
+            Pending.set_results(group.answers, group.answers.values())
+            if group.durable is not None:
+                group.durable.set_result(None)
+        else:
+            for answer in group.answers:
+                answer.set_exception(failure)
+            if group.durable is not None:
+                group.durable.set_exception(failure)

@@ -303,6 +303,21 @@ def test_ctrl_c_at_any_step_of_a_call_leaves_a_journal_that_opens_and_has_what_w
     assert step > 50
 
 
+def test_ctrl_c_at_any_step_of_a_write_leaves_nobody_without_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL + 1, logger="inorder")
+    step, went_through = 0, False
+    while not went_through:
+        step += 1
+        brokers = Brokers()
+        others = [brokers.send("a"), brokers.send("b"), brokers.queue.durable()]
+        publish = partial(brokers.queue.publish, "orders", [Message(b"x")])
+        went_through = not is_interrupted(publish, step, "inorder.commits", "inorder.pending")
+        with suppress(InorderError):  # it may say that it has stopped
+            brokers.queue.close()
+        assert all(answer.done() for answer in others), f"step {step}"
+    assert step > 15
+
+
 def test_ctrl_c_while_a_thread_is_asked_to_sync_later_keeps_nobody_from_closing(tmp_path: Path) -> None:
     step, went_through = 0, False
     while not went_through:
