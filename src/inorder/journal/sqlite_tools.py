@@ -73,15 +73,22 @@ def _in_snapshot(connection: sqlite3.Connection, meaning: Meaning | None) -> lis
 
 
 def _checked(connection: sqlite3.Connection) -> Iterator[tuple[Location, bytes, str]]:
-    """Each frame that should be there: its location, its body, and what is wrong with it."""
+    """Each frame that should be there: its location, its body, and what is wrong with it. Of a hole, the first."""
     for first, end, _ in [*sealed_parts(connection), last_part(connection)]:
         expected = first
         select = "SELECT location, checksum, body FROM frames WHERE location >= ? AND location < ? ORDER BY location"
         for location, checksum, body in connection.execute(select, (first, end)):
-            yield from ((lost, b"", "the frame is missing") for lost in range(expected, location))
+            yield from _hole(expected, location)
             yield location, body, "" if crc32(body) == checksum else "the frame does not match its checksum"
             expected = location + 1
-        yield from ((lost, b"", "the frame is missing") for lost in range(expected, end))
+        yield from _hole(expected, end)
+
+
+def _hole(first: Location, end: Location) -> Iterator[tuple[Location, bytes, str]]:
+    """Frames that are missing, as one: a damaged row of a part may say that there are billions."""
+    if first < end:
+        upto = f", and so are all up to {end - 1}" if first < end - 1 else ""
+        yield first, b"", f"the frame is missing{upto}"
 
 
 def repair_database(folder: Folder) -> Repaired:

@@ -325,6 +325,19 @@ def test_damaged_and_missing_rows_are_found_and_cut(tmp_path: Path) -> None:
     assert kept(tmp_path, SqliteStore) == BODIES[:5]
 
 
+def test_rows_that_are_missing_in_a_row_are_told_as_one_however_many_they_seem_to_be(tmp_path: Path) -> None:
+    written(tmp_path, kind=SqliteStore)
+    change(tmp_path, "DELETE FROM frames WHERE location IN (2, 3)")
+    change(tmp_path, 'UPDATE parts SET "end" = 1 << 60 WHERE first = 5')
+    found = [(finding.position, finding.problem) for finding in verify(tmp_path).findings]
+    assert found == [
+        (2, "the frame is missing, and so are all up to 3"),
+        (13, f"the frame is missing, and so are all up to {(1 << 60) - 1}"),
+    ]
+    repair(tmp_path)
+    assert kept(tmp_path, SqliteStore) == BODIES[:1]
+
+
 def test_a_database_that_sqlite_cannot_read_is_left_to_its_own_tools(tmp_path: Path) -> None:
     written(tmp_path, kind=SqliteStore)
     data = bytearray((tmp_path / "journal.db").read_bytes())
