@@ -264,6 +264,8 @@ class _Repairing:
         end_of_previous = 0
         if number - 1 in found.logs:
             end_of_previous = (number - 1) << SEGMENT_SHIFT | self._folder.open(log_name(number - 1)).size()
+        if not found.logs and number > first:
+            self.actions.append(f"began anew: of the segments up to {name} none is there")
         if number > first:
             return end_of_previous
         file = self._folder.create(name)  # a snapshot needs the segment that follows it, if only an empty one

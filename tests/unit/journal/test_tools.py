@@ -256,6 +256,14 @@ def test_repair_copes_with_files_that_are_missing_or_too_short(tmp_path: Path, n
     assert kept(tmp_path) == BODIES[: 4 * (number - 1) + max((size or 0) - 32, 0) // FRAME]
 
 
+def test_a_repair_of_a_folder_that_lost_everything_but_its_head_says_that_it_begins_anew(tmp_path: Path) -> None:
+    written(tmp_path)
+    for path in tmp_path.glob("*.log"):
+        path.unlink()
+    assert repair(tmp_path).actions == ["began anew: of the segments up to 00000003.log none is there"]
+    assert kept(tmp_path) == []
+
+
 def test_a_damaged_snapshot_is_set_aside_if_the_journal_can_be_replayed_without_it(tmp_path: Path) -> None:
     written(tmp_path, snapshot_after=5)
     flip(next(tmp_path.glob("*.snapshot")), 60)
