@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from ctypes import py_object, pythonapi
 from typing import Any
 from zlib import crc32
 
@@ -22,6 +23,7 @@ from inorder.errors import (
     JournalTooNew,
     OtherJournal,
 )
+from inorder.forks import stays_here
 from inorder.journal import SEGMENT_BYTES, SQLITE_BLOCK, Location, Part, Recovered
 from inorder.journal.files import Folder
 from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
@@ -78,6 +80,7 @@ class SqliteStore:
         except BaseException:
             self._lock.release()
             raise
+        stays_here(self)
 
     # Opening
 
@@ -258,6 +261,11 @@ class SqliteStore:
                 if self._lock.held:  # SQLite must not be touched in a forked process
                     self._connection.close()
                 self._lock.release()
+
+    def _leave_to_parent(self) -> None:
+        # Nor may a forked process let go of it: that would roll back, in memory that both share, what the parent has
+        # written and not committed yet. So it stays, also when the process ends.
+        pythonapi.Py_IncRef(py_object(self._connection))
 
 
 class SqliteReader:

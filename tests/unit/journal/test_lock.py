@@ -19,6 +19,7 @@ from inorder.journal.files import Folder
 from inorder.journal.lock import FolderLock, owner_of
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
+from inorder.journal.tools import verify
 
 OWNER = """
 import sys
@@ -118,6 +119,30 @@ def test_a_forked_child_neither_writes_nor_keeps_nor_releases_what_its_parent_ow
     finally:
         os.close(reading)
         os.close(writing)
+
+
+FORGETTING = """
+import os, sys
+from inorder.journal.files import Folder
+from inorder.journal.sqlite import SqliteStore
+store = SqliteStore(Folder(sys.argv[1]))
+list(store.recover().frames)
+body = bytes(4_000_000)  # more than SQLite keeps in memory
+store.append([body])
+child = os.fork()
+if not child:
+    sys.exit()
+os.waitpid(child, 0)
+store.append([body])
+store.sync()
+assert [found for _, found in store.read(1)] == [body, body]
+store.close()
+"""
+
+
+def test_a_forked_child_that_ends_takes_back_nothing_that_its_parent_writes_to_sqlite(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FORGETTING, str(tmp_path)], check=True)
+    assert verify(tmp_path).findings == []
 
 
 def test_a_lost_lock_stops_the_store(tmp_path: Path) -> None:
