@@ -34,7 +34,8 @@ FORMAT = 1
 BEHIND = "the frames from here on are missing, although they had been committed"
 _LOG = f"{DATABASE}-wal"
 _LARGEST_BATCH = 64  # frames read at once: few statements, little memory
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# The last one: our statements are right, so the tables are not those that they were.
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 _SCHEMA = f"""
 BEGIN;
@@ -50,6 +51,8 @@ _LAST_PART = f"""
 SELECT first, coalesce(max(location) + 1, first), {FILE_HEADER} + coalesce(sum({FRAME_HEADER} + length(body)), 0)
 FROM (SELECT max(first) AS first FROM parts) LEFT JOIN frames ON location >= first
 """
+
+_SNAPSHOT = "SELECT before, checksum, body, EXISTS (SELECT * FROM parts WHERE first = before) FROM snapshot"
 
 
 class SqliteStore:
@@ -377,24 +380,41 @@ def damage_is_named() -> Iterator[None]:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
             raise JournalDamaged(DATABASE, 0, str(error)) from error
         raise
+    except UnicodeDecodeError as error:  # SQLite quotes what it stumbles over
+        raise JournalDamaged(DATABASE, 0, error.object.decode(errors="replace")) from error
 
 
 def sealed_parts(connection: sqlite3.Connection) -> list[Part]:
-    return [Part(*row) for row in connection.execute("SELECT * FROM parts WHERE size IS NOT NULL ORDER BY first")]
+    return [_part(row) for row in connection.execute("SELECT * FROM parts WHERE size IS NOT NULL ORDER BY first")]
 
 
 def last_part(connection: sqlite3.Connection) -> Part:
-    return Part(*connection.execute(_LAST_PART).fetchone())
+    return _part(connection.execute(_LAST_PART).fetchone())
+
+
+def _part(row: tuple[Any, Any, Any]) -> Part:
+    if not all(isinstance(number, int) for number in row):
+        raise JournalDamaged(DATABASE, 0, f"the part {row} cannot be read", unit="frame")
+    return Part(*row)
+
+
+def is_whole(body: Any, checksum: Any) -> bool:
+    """Whether a body is what was written. SQLite does not see to it that it is one at all."""
+    return isinstance(body, bytes) and crc32(body) == checksum
 
 
 def read_snapshot(connection: sqlite3.Connection) -> tuple[Location, bytes] | None:
-    row: Any = connection.execute("SELECT before, checksum, body FROM snapshot").fetchone()
+    row: Any = connection.execute(_SNAPSHOT).fetchone()
     if row is None:
         return None
-    before, checksum, body = row
-    if crc32(body) != checksum:
-        raise JournalDamaged(DATABASE, before, "the snapshot does not match its checksum", unit="snapshot before frame")
-    return before, body
+    before, checksum, body, follows = row
+    if not is_whole(body, checksum):
+        problem = "the snapshot does not match its checksum"
+    elif not follows:
+        problem = "no part follows the snapshot"
+    else:
+        return before, body
+    raise JournalDamaged(DATABASE, before, problem, unit="snapshot before frame")
 
 
 def snapshot_location(connection: sqlite3.Connection) -> Location:
@@ -414,7 +434,7 @@ def _batch(
     for location, checksum, body in rows:
         if location != expected:
             break
-        if crc32(body) != checksum:
+        if not is_whole(body, checksum):
             raise JournalDamaged(DATABASE, location, "the frame does not match its checksum", unit="frame")
         expected += 1
     if expected == start and start < end:

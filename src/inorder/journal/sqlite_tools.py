@@ -4,16 +4,24 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from zlib import crc32
 
 from inorder.errors import JournalDamaged, JournalFailed
 from inorder.journal import Location
 from inorder.journal.files import Folder
 from inorder.journal.findings import Finding, Meaning, Meter, Progress, Repaired, Verified
 from inorder.journal.head import HEAD_NAME, Head
+from inorder.journal.index import lost_parts, plain_snapshot
 from inorder.journal.layout import DATABASE, read_head
 from inorder.journal.segment_tools import copies_folder
-from inorder.journal.sqlite import BEHIND, check_format, damage_is_named, last_part, read_snapshot, sealed_parts
+from inorder.journal.sqlite import (
+    BEHIND,
+    check_format,
+    damage_is_named,
+    is_whole,
+    last_part,
+    read_snapshot,
+    sealed_parts,
+)
 
 _WHOLE_FILE = 0  # the position of what SQLite itself finds; frames are counted from 1
 
@@ -65,11 +73,16 @@ def _broken_pages(connection: sqlite3.Connection) -> list[str]:
 def _in_snapshot(connection: sqlite3.Connection, meaning: Meaning | None) -> list[Finding]:
     try:
         found = read_snapshot(connection)
-        if found and meaning is not None and (problem := meaning.snapshot(found[1])):
-            return [_finding(found[0], problem, meaningless=True)]
     except JournalDamaged as damage:
         return [_finding(damage.position, damage.problem)]
-    return []
+    if found is None:
+        return []
+    before, body = found
+    parts = [*sealed_parts(connection), last_part(connection)]
+    findings = [_finding(location, problem) for location, problem in lost_parts(plain_snapshot(body), parts)]
+    if meaning is not None and (problem := meaning.snapshot(body)):
+        findings.append(_finding(before, problem, meaningless=True))
+    return findings
 
 
 def _checked(connection: sqlite3.Connection) -> Iterator[tuple[Location, bytes, str]]:
@@ -79,7 +92,11 @@ def _checked(connection: sqlite3.Connection) -> Iterator[tuple[Location, bytes, 
         select = "SELECT location, checksum, body FROM frames WHERE location >= ? AND location < ? ORDER BY location"
         for location, checksum, body in connection.execute(select, (first, end)):
             yield from _hole(expected, location)
-            yield location, body, "" if crc32(body) == checksum else "the frame does not match its checksum"
+            if is_whole(body, checksum):
+                yield location, body, ""
+            else:
+                found = body if isinstance(body, bytes) else b""
+                yield location, found, "the frame does not match its checksum"
             expected = location + 1
         yield from _hole(expected, end)
 

@@ -5,12 +5,14 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from inorder.broker import MessageQueue
 from inorder.errors import JournalDamaged, JournalFailed, JournalInUse, JournalTooNew
 from inorder.journal.files import Folder
+from inorder.journal.journal import Journal
 from inorder.journal.sqlite import SqliteReader, SqliteStore
 from inorder.journal.tools import repair, verify
 from inorder.message import Message
@@ -44,7 +46,13 @@ def recover(folder: Path) -> list[bytes]:
     [
         ("UPDATE frames SET body = zeroblob(5) WHERE location = 70", "frame 70: the frame does not match"),
         ("DELETE FROM frames WHERE location = 70", "frame 70: the frame is missing"),
+        ("UPDATE frames SET body = 7 WHERE location = 70", "frame 70: the frame does not match"),
         ("INSERT INTO snapshot VALUES (1, 5, x'00')", "the snapshot does not match"),
+        ("INSERT INTO snapshot VALUES (1, 5, 'text')", "the snapshot does not match"),
+        (f"INSERT INTO snapshot VALUES (70, {crc32(b'{}')}, x'7b7d')", "no part follows the snapshot"),
+        ("UPDATE parts SET size = 'large'", r"the part .* cannot be read"),
+        ("DELETE FROM parts", r"the part .* cannot be read"),
+        ("ALTER TABLE frames RENAME COLUMN checksum TO czecksum", "no such column: checksum"),
     ],
 )
 def test_a_changed_or_missing_row_is_damage(tmp_path: Path, statement: str, problem: str) -> None:
@@ -52,6 +60,29 @@ def test_a_changed_or_missing_row_is_damage(tmp_path: Path, statement: str, prob
     change(tmp_path, statement)
     with pytest.raises(JournalDamaged, match=problem):
         recover(tmp_path)
+    assert verify(tmp_path).lost
+
+
+def test_what_sqlite_says_of_a_damaged_file_need_not_be_a_text(tmp_path: Path) -> None:
+    written(tmp_path)
+    data = (tmp_path / "journal.db").read_bytes()
+    (tmp_path / "journal.db").write_bytes(data.replace(b"body BLOB NOT NULL", b"body BLOB NOT NUL\xcc"))
+    with pytest.raises(JournalDamaged, match="malformed database schema"):
+        recover(tmp_path)
+    assert verify(tmp_path).lost
+
+
+def test_a_part_that_is_gone_before_the_snapshot_is_damage_for_the_tools_too(tmp_path: Path) -> None:
+    queue = MessageQueue(journal=Journal(SqliteStore(Folder(tmp_path), segment_bytes=2_000)))
+    queue.register_topic("orders", {"message_retention_duration": 3_600})
+    for number in range(20):
+        queue.publish("orders", [Message(b"%d" % number * 500)])
+    queue.close()
+    assert verify(tmp_path).findings == []
+    change(tmp_path, "DELETE FROM parts WHERE first = (SELECT min(first) FROM parts)")
+    with pytest.raises(JournalDamaged, match="the part that begins here is missing"):
+        MessageQueue.open(tmp_path, journal="sqlite")
+    assert [finding.problem for finding in verify(tmp_path).lost] == ["the part that begins here is missing"]
 
 
 @pytest.mark.parametrize("first", [3, 50])
