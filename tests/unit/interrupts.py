@@ -1,4 +1,4 @@
-"""Ctrl-C at any step of a call."""
+"""Ctrl-C, and other signals, at any step of a call."""
 
 import gc
 import sys
@@ -32,3 +32,25 @@ def is_interrupted(call: Callable[[], object], step: int, *modules: str) -> bool
         sys.setprofile(None)
         gc.enable()
     return False
+
+
+def is_signalled(call: Callable[[], object], step: int, handler: Callable[[], object], *modules: str) -> bool:
+    """Have a signal handled when the call makes so many steps in such modules; whether it makes as many.
+
+    Python also looks for it where loops go round, which is before whatever they call.
+    """
+    steps = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal steps
+        if event in ("call", "c_call", "c_return") and frame.f_globals["__name__"].startswith(modules):
+            steps += 1
+            if steps == step:
+                handler()
+
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return steps >= step

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from inorder.errors import InvalidArgument
@@ -74,6 +75,9 @@ class FeedInPlace(Feed):
     def wake(self) -> None:
         self._wake()
 
+    def drain(self) -> None:
+        self._drains = True  # and wake nobody: it may be a signal handler, while its thread calls in a worker
+
     def fill(self, count: int) -> list[Any]:
         """Up to so many items, now; the source has ended if there are fewer, perhaps by its `failure`."""
         items: list[Any] = []
@@ -91,20 +95,19 @@ class FeedThread(Feed):
     def __init__(self, source: Iterable[Any]) -> None:
         super().__init__()
         self._iterator: Iterator[Any] = iter(source)
-        self._woken = threading.Event()
+        self._woken: SimpleQueue[None] = SimpleQueue()  # no event: a signal handler may wake it while its thread does
 
     def start(self, pool: Intake) -> None:
         threading.Thread(target=self._run, args=(pool,), name="inorder-source", daemon=True).start()
 
     def wake(self) -> None:
-        self._woken.set()
+        self._woken.put(None)
 
     def _run(self, pool: Intake) -> None:
         try:
             while not self._drains:
                 if not pool.room():
-                    self._woken.wait()
-                    self._woken.clear()
+                    self._woken.get()
                     continue
                 try:
                     item = next(self._iterator)

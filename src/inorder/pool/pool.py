@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from inorder.errors import FailedPrecondition
@@ -54,7 +55,7 @@ class Results(Generic[Out]):
         self._options = options
         self._kind_of_feed = kind_of(source)
         self._source = source
-        self._beginning = threading.Lock()
+        self._beginning = threading.RLock()  # reentrant, as a signal handler may end what its thread begins
         self._run: Run | None = None
         self._drained = False
         self._in_block = False
@@ -67,7 +68,10 @@ class Results(Generic[Out]):
         try:
             while not run.over() or ready:
                 while ready:
-                    number, outputs = ready.popleft()
+                    try:
+                        number, outputs = ready.popleft()
+                    except IndexError:  # it was stopped in this moment
+                        break
                     if isinstance(outputs, Raise):
                         raise outputs[0]
                     for output in outputs[:-1]:
@@ -97,7 +101,10 @@ class Results(Generic[Out]):
         try:
             while not run.over() or ready:
                 while ready:
-                    number, outputs = ready.popleft()
+                    try:
+                        number, outputs = ready.popleft()
+                    except IndexError:  # it was stopped in this moment
+                        break
                     if isinstance(outputs, Raise):
                         raise outputs[0]
                     for output in outputs[:-1]:
@@ -175,11 +182,11 @@ class Results(Generic[Out]):
                 raise FailedPrecondition("the outputs of a pass can be read once; call map again for another pass")
             run = Run(self._options, bell)
             crew, calls = self._crew(run, loop)
-            feed = self._feed(crew, loop)
-            if self._drained:
-                feed.drain()
+            run.assign(self._feed(crew, loop), crew, calls)
             self._run = run
-            run.start(feed, crew, calls)
+            if self._drained:
+                run.drain()
+            run.start()
             return run
 
     def _crew(self, run: Run, loop: asyncio.AbstractEventLoop | None) -> tuple[Crew[Job], Calls]:
@@ -205,14 +212,14 @@ class Results(Generic[Out]):
 
 class _ThreadBell:
     def __init__(self) -> None:
-        self._rung = threading.Event()
+        # No event: whoever sets one in a signal handler waits for ever for its own thread, should that wait for it.
+        self._rung: SimpleQueue[None] = SimpleQueue()
 
     def ring(self) -> None:
-        self._rung.set()
+        self._rung.put(None)
 
     def wait(self) -> None:
-        self._rung.wait()
-        self._rung.clear()
+        self._rung.get()
 
 
 class _LoopBell:

@@ -86,15 +86,19 @@ class Run:
         self.ends = None
         self._counts = dict.fromkeys(("failed", "timed_out", "retries", "gaps", "late_results"), 0)
 
-    def start(self, feed: Feed, crew: Crew[Job], calls: Calls) -> None:
+    def assign(self, feed: Feed, crew: Crew[Job], calls: Calls) -> None:
+        """Who takes part: from now on it may be ended, also before it is started."""
         self.feed, self.crew, self.calls = feed, crew, calls
         self.at_hand = feed if isinstance(feed, FeedInPlace) else None
+        crew.assign(self)
+
+    def start(self) -> None:
         if self._options.autoscale is not None:  # first: the time counts from here, and not from some item on
             self._repeat("scale", self._options.autoscale.interval, self._scale)
         if self._options.on_metrics is not None:
             self._repeat("metrics", self._options.metrics_interval, self._tell_metrics)
-        crew.start(self)
-        feed.start(self)
+        self.crew.start(self)
+        self.feed.start(self)
 
     # -- for the feed ------------------------------------------------------------------------------
 

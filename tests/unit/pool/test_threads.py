@@ -18,6 +18,8 @@ from inorder.clock import SYSTEM_CLOCK
 from inorder.pool import Autoscale, ItemError, ItemGap, ItemTimeout, Outputs, Retry, WorkerPool, WorkersStuck
 from inorder.testing import ManualClock
 
+from ..interrupts import is_signalled
+
 PATIENCE_SECONDS = 30
 
 
@@ -221,6 +223,34 @@ def test_several_threads_may_stop_drain_and_look_at_the_same_time() -> None:
 
 
 # -- bounds ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+@pytest.mark.parametrize("end", ["drain", "stop"])
+def test_a_signal_handler_may_end_the_pass_at_any_step_of_the_thread_that_reads(end: str, at_hand: bool) -> None:
+    step, signalled = 0, True
+    while signalled:
+        step += 1
+        results = WorkerPool[int](same, workers=1, preserve_order=True, order_buffer_size=2).map(
+            range(4) if at_hand else iter(range(4))
+        )
+        outputs: list[int] = []
+        ended = deque[bool]()
+
+        def read(results: Any = results, outputs: Any = outputs, ended: Any = ended, step: int = step) -> None:
+            ended.append(
+                is_signalled(lambda: outputs.extend(results), step, getattr(results, end), "inorder.pool", "threading")
+            )
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        reader.join(PATIENCE_SECONDS)
+        assert ended, f"step {step}: it waits for ever, or failed"
+        signalled = ended.pop()
+        left = results.stop()
+        assert outputs + left == list(range(len(outputs) + len(left))), f"step {step}"
+        assert end == "stop" or not left, f"step {step}"
+    assert outputs == list(range(4))
 
 
 @pytest.mark.parametrize("fn", [same, same_async], ids=["def", "async def"])
