@@ -158,8 +158,9 @@ def test_a_broker_that_does_not_answer_does_not_keep_the_database_from_others(tm
             cut.clear()
             here.drained()
         assert "does not answer" in str(here.errors[0])
-    assert database.effects() == [("a", 1)]
+    effects = database.effects()
     database.close()
+    assert set(effects) == {("a", 1)}  # twice, should a busy machine take a tenth of a second for the ack
 
 
 def deliver_twice(here: Any) -> tuple[Message, Message]:

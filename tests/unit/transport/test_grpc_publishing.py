@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from threading import Thread
+from threading import Event, Lock, Thread
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -309,14 +309,19 @@ def test_a_publish_that_is_interrupted_at_any_step_holds_up_nobody_and_is_stored
         outlet = outlet_of(server)
         others: list[Pending[list[str]]] = []  # what another thread publishes meanwhile, and this one sends
         other = Thread(target=lambda outlet=outlet, others=others: others.append(publish(outlet, "b1")))
+        turn, too_late = Lock(), Event()
 
-        def meanwhile(other: Thread = other) -> None:
-            other.start()
-            other.join()
+        def meanwhile(other: Thread = other, turn: Any = turn, too_late: Event = too_late) -> None:
+            with turn:
+                if not too_late.is_set():  # else the request is made by whoever takes over, beside what comes after
+                    other.start()
+                    other.join()
 
         went_through = not is_interrupted(
             partial(publish_meanwhile, outlet, "a1", meanwhile), step, "inorder.transport"
         )
+        with turn:
+            too_late.set()
         others += [publish(outlet, "a2"), publish(outlet, "b2")]
         assert [answer.exception(PATIENCE_SECONDS) for answer in others] == [None] * len(others), f"step {step}"
         assert [text for text in server.stored if text[0] == "a"] in (["a1", "a2"], ["a2"]), f"step {step}"
