@@ -24,6 +24,7 @@ from inorder.pool.metrics import PoolMetrics
 from inorder.pool.options import PoolOptions
 from inorder.pool.outcomes import ItemError, ItemGap, ItemTimeout, Outputs, Raise, WorkersGone, WorkersStuck
 from inorder.pool.scaling import Load, Scaler
+from inorder.pool.task_crew import is_its_own_cancellation
 from inorder.pool.thread_crew import ThreadCrew
 from inorder.pool.window import FREE, Job, Window
 
@@ -291,7 +292,9 @@ class Run:
             return None
         try:
             left = self._options.error_handler(item, error)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # also by sys.exit(): that is no reason for the others to end
             _log.exception("the error handler of a pool failed")
             return None
         if not inspect.isawaitable(left):
@@ -344,16 +347,18 @@ class Run:
             threading.Thread(target=self._tell_and_settle, args=telling, name="inorder-error", daemon=True).start()
 
     def _tell_and_settle(self, job: Job, error: BaseException, verdict: tuple[Any, ...]) -> None:
-        self._tell(job[2], error)
-        with self._lock:
-            if job[0] in self._untold:  # else its place was given up meanwhile
-                self._untold.remove(job[0])
-                self._settle(job[0], verdict)
-            ring = self._reader_can_go_on()
-        if ring:
-            self._bell.ring()
-        if self._starved:
-            self._wake_feed()
+        try:
+            self._tell(job[2], error)
+        finally:
+            with self._lock:
+                if job[0] in self._untold:  # else its place was given up meanwhile
+                    self._untold.remove(job[0])
+                    self._settle(job[0], verdict)
+                ring = self._reader_can_go_on()
+            if ring:
+                self._bell.ring()
+            if self._starved:
+                self._wake_feed()
 
     def _watch_head(self) -> None:
         """See to it that the head is looked at when it has been one for too long."""
@@ -556,5 +561,9 @@ def _is_a_failure(error: BaseException) -> bool:
 async def _await(awaitable: Awaitable[object]) -> None:
     try:
         await awaitable
-    except Exception:
+    except (Exception, SystemExit):
+        _log.exception("the error handler of a pool failed")
+    except asyncio.CancelledError as error:
+        if not is_its_own_cancellation(error):
+            raise
         _log.exception("the error handler of a pool failed")

@@ -477,14 +477,15 @@ def test_whatever_a_function_raises_the_reader_raises(error: type[BaseException]
     assert outputs == [0, 1, 2]
 
 
-@pytest.mark.parametrize("handler", ["def", "async def", "raises"])
-def test_an_error_handler_is_told_in_threads_too(handler: str) -> None:
+@pytest.mark.parametrize("raises", [None, KeyError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("handler", ["def", "async def"])
+def test_an_error_handler_is_told_in_threads_too(handler: str, raises: type[BaseException] | None) -> None:
     told: list[int] = []
 
     def handle(item: int, _: BaseException) -> None:
         told.append(item)
-        if handler == "raises":
-            raise KeyError("the handler")
+        if raises is not None:
+            raise raises("the handler")
 
     async def handle_async(item: int, error: BaseException) -> None:
         await asyncio.sleep(0)
@@ -701,6 +702,28 @@ def test_an_error_handler_that_is_told_of_a_time_limit_may_wait_for_a_timer(asyn
     )
     assert list(pool.map([1, -1, 2])) == [1, 2]
     assert told == [True]
+    hanging.go_on.set()
+
+
+@pytest.mark.parametrize("raises", [KeyError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_whatever_an_error_handler_makes_of_a_time_limit_the_rest_goes_on(
+    asynchronous: bool, raises: type[BaseException]
+) -> None:
+    hanging = Hanging()
+
+    def handle(_: int, error: BaseException) -> None:
+        raise raises("the handler")
+
+    async def handle_async(item: int, error: BaseException) -> None:
+        handle(item, error)
+
+    handler = handle_async if asynchronous else handle
+    reader = Reader(hanging, [1, -1, 2], workers=2, preserve_order=True, process_timeout=1, error_handler=handler)
+    wait_until(lambda: reader.outputs and hanging.begun and reader.results.metrics().buffered_results == 1)
+    reader.clock.advance(1)
+    reader.join()
+    assert reader.outputs == [1, 2]
     hanging.go_on.set()
 
 
