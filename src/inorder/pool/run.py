@@ -495,7 +495,8 @@ class Run:
         """Ask the source for nothing more."""
         self.feed.drain()
         if self.at_hand is not None:
-            self.source_ended(None)
+            with self._lock:  # perhaps it has ended by an error, which is still to be raised
+                self.source_ended(self.source_error)
 
     def stop(self) -> list[Any]:
         """Stop at once; returns the inputs that were taken and not put out, in order."""

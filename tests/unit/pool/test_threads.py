@@ -463,6 +463,25 @@ def test_a_collection_that_changes_meanwhile_is_an_error_after_what_came_before(
     assert outputs
 
 
+def test_to_drain_a_collection_that_has_failed_does_not_hide_its_error() -> None:
+    source = deque(range(100))
+    results = WorkerPool[int](same, workers=2, preserve_order=True).map(source)
+    outputs: list[int] = []
+
+    def read() -> None:
+        for output in results:
+            if output == 0:
+                source.append(100)
+            outputs.append(output)
+            if output == 3:  # of the first ones, which were taken together
+                wait_until(lambda: results._run is not None and results._run.source_error)
+                results.drain()
+
+    with pytest.raises(RuntimeError, match="mutated"):
+        read()
+    assert outputs in ([0, 1, 2, 3], [0, 1, 2, 3, 4])
+
+
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit])
 @pytest.mark.parametrize("kind", ["thread", "async"])
 def test_whatever_a_function_raises_the_reader_raises(error: type[BaseException], kind: str) -> None:
