@@ -133,8 +133,10 @@ class Results(Generic[Out]):
     async def __aexit__(self, *_: object) -> None:
         """When this returns, nothing runs any more."""
         self.stop()
-        if self._reading is not None:
+        if self._reading is not None and not self._reading.ag_running:  # type: ignore[attr-defined]  # as Python's have
             await self._reading.aclose()
+        elif self._run is not None:  # another task reads, and ends by itself
+            await self._run.gone()
 
     # -- steering ----------------------------------------------------------------------------------
 

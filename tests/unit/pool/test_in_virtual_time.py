@@ -340,6 +340,23 @@ def test_when_the_block_of_a_pass_is_left_nothing_runs_any_more() -> None:
     assert run_virtually(main(), bench.clock) == set()
 
 
+def test_the_block_of_a_pass_may_be_left_while_another_task_reads() -> None:
+    bench = Bench(sleep, workers=4, preserve_order=True)
+
+    async def main() -> tuple[set[asyncio.Task[Any]], list[float]]:
+        async with bench.pool.map([1.0] * 100) as results:
+
+            async def read() -> list[float]:
+                return [output async for output in results]
+
+            reader = asyncio.create_task(read())
+            await asyncio.sleep(1.5)
+        left = {task for task in asyncio.all_tasks() if task not in (asyncio.current_task(), reader)}
+        return left, await reader
+
+    assert run_virtually(main(), bench.clock) == (set(), [1.0] * 4)
+
+
 def test_a_slow_reader_slows_the_source() -> None:
     bench = Bench(sleep, workers=2, preserve_order=True)
     seen: list[int] = []
