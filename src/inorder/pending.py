@@ -258,10 +258,14 @@ class _Alarm:
         if self._rings:
             return
         self._rings = True
-        if _here.alarms is None:
+        try:
+            if _here.alarms is None:
+                self.ring()
+            else:
+                _here.alarms.append(self)
+        except BaseException:  # as Ctrl-C: nobody else rings before this was heard, so no task of the loop would go on
             self.ring()
-        else:
-            _here.alarms.append(self)
+            raise
 
     def ring(self) -> None:
         loop = self.loop()
@@ -298,8 +302,16 @@ def _alarms_at_the_end() -> Iterator[None]:
         yield
     finally:
         _here.alarms = None
-        for alarm in alarms:
-            alarm.ring()
+        try:
+            _ring(alarms)
+        except BaseException:  # as Ctrl-C: all of them, perhaps once more
+            _ring(alarms)
+            raise
+
+
+def _ring(alarms: Iterable[_Alarm]) -> None:
+    for alarm in alarms:
+        alarm.ring()
 
 
 _alarms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Alarm] = weakref.WeakKeyDictionary()

@@ -5,11 +5,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
 
 from inorder import DeadlineExceeded, Pending
+
+from .interrupts import is_interrupted
 
 PATIENCE_SECONDS = 30
 
@@ -455,6 +459,46 @@ def test_loops_are_woken_though_a_callback_fails(caplog: pytest.LogCaptureFixtur
 
     assert asyncio.run(wait_for_all()) == [0, 1, 2]
     assert "a callback of a pending result failed" in caplog.text
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_tasks_of_a_loop_go_on_although_who_woke_some_of_them_was_interrupted(together: int) -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def awaited() -> tuple[Pending[int], Future[int]]:
+        pending: Pending[int] = Pending()
+        waiting = asyncio.run_coroutine_threadsafe(_value_of(pending), loop)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(PATIENCE_SECONDS)  # by then it waits
+        return pending, waiting
+
+    step, interrupted = 0, True
+    try:
+        while interrupted:
+            step += 1
+            some = [awaited() for _ in range(together)]
+            pendings = [pending for pending, _ in some]
+            interrupted = is_interrupted(partial(Pending.set_results, pendings, range(9)), step)
+            another, waiting = awaited()
+            another.set_result(step)
+            assert waiting.result(PATIENCE_SECONDS) == step
+            for _, one in some:
+                one.cancel()  # the one that was to be woken at that moment may still wait
+    finally:
+        asyncio.run_coroutine_threadsafe(_ended(), loop).result(PATIENCE_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    assert step > 5
+
+
+async def _ended() -> None:
+    """Done when all other tasks of the loop are."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _value_of(pending: Pending[int]) -> int:
