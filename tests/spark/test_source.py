@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from inorder import Message
 from inorder.broker import MessageQueue
-from inorder.errors import InvalidArgument
+from inorder.errors import FailedPrecondition, InvalidArgument
 from inorder.patterns import slot_of
 from inorder.spark.source import SourceOptions, StreamReader
 from inorder.testing import ManualClock
@@ -111,10 +111,13 @@ class Stream:
         for name, value in options.items():
             reader = reader.option(name, value)
         self.batches: list[list[str]] = []
+        self.dies = False  # before it has committed a batch
         self._writer = reader.load().writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._take)
 
     def _take(self, rows: DataFrame, number: int) -> None:
         self.batches.append(texts(rows))
+        if self.dies:
+            raise RuntimeError("killed")
 
     def run(self) -> list[list[str]]:
         """What there is now, in batches."""
@@ -131,6 +134,36 @@ def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, queue: MessageQu
     assert stream.run() == []
     publish(queue, "a3")
     assert Stream(spark, tmp_path / "data", tmp_path / "checkpoint").run() == [["a3"]]
+
+
+def test_a_first_batch_that_comes_again_has_the_same_messages(
+    spark: SparkSession, queue: MessageQueue, tmp_path: Path
+) -> None:
+    publish(queue, "a0", "a1", "a2")
+    folder, checkpoint = tmp_path / "data", tmp_path / "checkpoint"
+    stream = Stream(spark, folder, checkpoint, startingPosition=1)
+    stream.dies = True
+    with pytest.raises(PySparkException, match="killed"):
+        stream.run()
+    publish(queue, "a3")
+    again = Stream(spark, folder, checkpoint, startingPosition="latest")
+    assert again.run() == [["a1", "a2"], ["a3"]]
+    assert stream.batches == [["a1", "a2"]]
+
+
+def test_a_topic_that_was_made_anew_during_the_first_batch_is_not_read(queue: MessageQueue, tmp_path: Path) -> None:
+    def reader() -> StreamReader:
+        return StreamReader(SourceOptions.of({"url": str(tmp_path / "data"), "topic": "t"}))
+
+    publish(queue, "a1")
+    first = reader()
+    end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    queue.unregister_topic("t")
+    queue.register_topic("t")
+    publish(queue, "a2")
+    again = reader()
+    with pytest.raises(FailedPrecondition, match="deleted and created again"):
+        again.partitions(again.initialOffset(), end)
 
 
 def test_a_batch_has_no_more_rows_than_it_may(spark: SparkSession, queue: MessageQueue, tmp_path: Path) -> None:

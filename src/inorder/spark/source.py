@@ -222,7 +222,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def initialOffset(self) -> dict[str, int]:
         topic = self._topic()
         bounds = topic.bounds()
-        return _offset(bounds, self._start(topic, bounds), 0)
+        position = self._start(topic, bounds)
+        return {**_offset(bounds, position, 0), "began": position}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_rows is not None:
@@ -247,7 +248,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         tick = start["tick"]
         if self._options.tick_us is not None and self._last_end is None:
             tick = time.time_ns() // 1000 // self._options.tick_us
-        return _offset(bounds, max(end, first), tick)
+        return {**_offset(bounds, max(end, first), tick), "began": start.get("began", start["position"])}
 
     def reportLatestOffset(self) -> dict[str, int]:
         bounds = self._topic().bounds()
@@ -255,8 +256,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         topic = self._topic()
-        bounds = self._bounds(topic, start)
-        first = self._first(start["position"], bounds)
+        bounds = self._bounds(topic, end)
+        # Of its first batch, Spark notes the end alone. If that comes again, the start is what it would be today: the
+        # latest is another one, and so is the earliest once retention has passed the one from which it was planned.
+        planned = start["position"] if start.get("began") == end.get("began") else end.get("began", start["position"])
+        first = self._first(planned, bounds)
         if end["position"] <= first:
             return []
         self._first(end["position"], bounds)  # a batch that was planned before, and may have been read
