@@ -121,6 +121,23 @@ def test_values_arrive_as_they_are(spark: SparkSession, url: str) -> None:
     assert second == (*whole[:12], [1, 2], {"x": 1, "y": "y"}, {"m": 1})
 
 
+def test_times_that_are_part_of_something_keep_their_microseconds(spark: SparkSession, url: str) -> None:
+    time, local = "2026-11-15T12:30:01.234567", "timestamp_ntz'2026-11-15 12:30:01.234567'"
+    rows = spark.sql(f"SELECT 'a' AS key, 1 AS number, struct(timestamp'{time}Z' AS x, {local} AS y) AS parts")
+    table(url)(rows, 0)
+    assert run(url, "SELECT parts FROM orders") == [({"x": f"{time}Z", "y": time},)]
+
+
+def test_what_postgresql_has_no_name_for_is_the_text_that_spark_shows(spark: SparkSession, url: str) -> None:
+    rows = spark.sql(
+        "SELECT 'a' AS key, 1 AS number, INTERVAL '1 02:03' DAY TO MINUTE AS x, INTERVAL '1-2' YEAR TO MONTH"
+    )
+    table(url)(rows, 0)
+    assert run(url, "SELECT * FROM orders") == [
+        ("a", 1, "INTERVAL '1 02:03' DAY TO MINUTE", "INTERVAL '1-2' YEAR TO MONTH")
+    ]
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
 def test_a_moment_is_the_same_in_any_session_also_where_offsets_had_seconds(
     spark: SparkSession, url: str, zone: str

@@ -69,3 +69,11 @@ def test_jars_that_are_made_for_another_spark_are_named(spark: SparkSession) -> 
 def test_options_that_cannot_be_are_refused(sink: type[LakeTable], options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidArgument, match=complaint):
         sink(**{"table": "lake.shop.orders", "key": "key", "newest_by": "number", **options})
+
+
+def test_of_two_rows_of_one_place_a_microsecond_decides_as_well(spark: SparkSession) -> None:
+    sink = DeltaTable(table="orders", key="key", newest_by="number")
+    for ids in ("1), (2", "2), (1"):
+        rows = spark.sql(f"SELECT 'a' AS key, 1 AS number, timestamp_micros(id) AS time FROM VALUES ({ids}) AS t (id)")
+        [newest] = sink._newest(rows).selectExpr("unix_micros(time) AS us").collect()
+        assert newest.us == 2

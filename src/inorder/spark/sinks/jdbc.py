@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inorder.errors import FailedPrecondition, InvalidArgument, Unavailable
 from inorder.options import check_whole
-from inorder.spark.sinks.current import CurrentState
+from inorder.spark.sinks.current import EXACT_TIMES, CurrentState
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -214,7 +214,9 @@ def _as_text(one: Any) -> Any:
         # behind 9999 has a sign, which PostgreSQL does not know.
         value = F.ltrim(F.date_format(value, "yyyy-MM-dd HH:mm:ss.SSSSSSXXXXX"), F.lit("+"))
     elif kind in ("array", "map", "struct", "variant"):
-        value = F.to_json(value)
+        value = F.to_json(value, EXACT_TIMES)
+    elif _type(one.dataType) == "text":
+        value = value.cast("string")  # of an interval Arrow has the number of its microseconds, or nothing
     return value.alias(one.name)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from inorder.errors import FailedPrecondition, InvalidArgument
-from inorder.spark.sinks.current import CurrentState
+from inorder.spark.sinks.current import EXACT_TIMES, CurrentState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +103,7 @@ class LakeTable(CurrentState, ABC):
 
         row = F.struct(*map(column, applied.columns))
         # Of two rows of one place the content decides, so that it does not matter which came first.
-        rank = F.struct(*map(column, self.newest_by), F.to_json(row).alias("_content"))
+        rank = F.struct(*map(column, self.newest_by), F.to_json(row, EXACT_TIMES).alias("_content"))
         return applied.groupBy(*map(column, self.key)).agg(F.max_by(row, rank).alias("_newest")).select("_newest.*")
 
     @abstractmethod
