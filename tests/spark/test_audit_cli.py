@@ -1,6 +1,8 @@
 """`inorder audit`: what it prints, how it ends, and what it says when it cannot."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -167,3 +169,26 @@ def test_a_command_of_its_own_says_what_is_wrong_and_nothing_of_sparks_start(tmp
     assert [line for line in done.stderr.splitlines() if "incubator modules" not in line] == [
         "inorder: key: 'kk' is neither a column nor an SQL expression over the columns, which are k, s"
     ]
+
+
+def test_a_setting_that_spark_does_not_start_with_is_told_in_a_line() -> None:
+    command = [sys.executable, "-m", "inorder", "audit", "x.csv", "--key", "k", "--sequence", "s"]
+    done = subprocess.run([*command, "--conf", "spark.master=local[two]"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line for line in done.stderr.splitlines() if "incubator modules" not in line] == [
+        "inorder: Spark does not start: Could not parse Master URL: 'local[two]'"
+    ]
+
+
+def test_a_machine_that_does_not_find_itself_by_its_name_runs_spark(tmp_path: Path) -> None:
+    """As one without a network, which a laptop may be and many containers are."""
+    lost = 'hostname nowhere.invalid && ip link set lo up && exec "$@"'
+    alone = ["unshare", "--uts", "--net", "sh", "-c", lost, "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("no right to run something without a network")
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"k": "a", "s": 1}\n{"k": "a", "s": 2}\n')
+    command = [*alone, sys.executable, "-m", "inorder", "audit", str(path), "--key", "k", "--sequence", "s", "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -45,6 +45,7 @@ def session(
     With `remote` it is one of Spark Connect, whose server has its own; here we start one, and keep it `quiet`.
     """
     try:
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError:
@@ -64,6 +65,8 @@ def session(
         if remote is None:
             java = java_options(conf.get(_JAVA_OPTIONS, ""), log_level=log_level)
             settings = {"spark.app.name": f"inorder: {who}", **_QUIET, **quiet, **conf, _JAVA_OPTIONS: java}
+            if settings["spark.master"].startswith("local"):
+                os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # without a network, a name may lead nowhere
         for name, value in settings.items() if ours else ():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
@@ -75,6 +78,8 @@ def session(
         raise FailedPrecondition(
             f"Spark does not start; it needs Java 17 or newer, by JAVA_HOME: {reason(error)}"
         ) from None
+    except Py4JError as error:  # Java is there, and a setting or the network is not as Spark needs it
+        raise FailedPrecondition(f"Spark does not start: {reason(error)}") from None
     try:
         yield spark
     finally:
