@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 
-from inorder import PubSub
+from inorder import AlreadyExists, PubSub
 
 STEPS = ("placed", "paid", "packed", "shipped", "delivered")
 ORDERS = 200
@@ -19,7 +20,9 @@ def main() -> None:
     late = [(place + chance.uniform(0, 300), event) for place, event in enumerate(events)]
     late += [(place + chance.uniform(50, 900), event) for place, event in enumerate(events) if chance.random() < 0.05]
     with PubSub(Path(__file__).parent / "data") as pubsub:
-        topic = pubsub.topic("orders").create(message_retention_duration=7 * 86_400).result()
+        topic = pubsub.topic("orders")
+        with suppress(AlreadyExists):  # then all of it is sent once more
+            topic.create(message_retention_duration=7 * 86_400).result()
         for _, (order, number) in sorted(late):
             data = {"step": STEPS[number - 1], "cents": 100 * int(order[-3:]) + number}
             topic.publish_message(json.dumps(data).encode(), {"sequence": str(number)}, order)

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STORIES = ("quick_tour.py", "whole_story.py")  # of `make tour` and `make run`
+PLAIN_TERMINAL = {**os.environ, "PYTHONIOENCODING": "ascii"}  # not all of them know UTF-8
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in STORIES]
 
 
@@ -43,7 +44,7 @@ def test_an_example_is_named_on_the_page_of_patterns(path: Path) -> None:
 
 def test_the_quick_tour_ends_well() -> None:
     tour = [sys.executable, ROOT / "examples" / STORIES[0]]
-    told = subprocess.run(tour, capture_output=True, text=True, check=True)
+    told = subprocess.run(tour, capture_output=True, text=True, check=True, env=PLAIN_TERMINAL)
     assert told.stdout
 
 
@@ -52,7 +53,7 @@ def test_the_whole_story_repairs_what_was_wrong(tmp_path: Path) -> None:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("no Java on this machine, and Spark needs 17 or later")
     story = [sys.executable, ROOT / "examples" / STORIES[1]]
-    told = subprocess.run(story, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    told = subprocess.run(story, capture_output=True, text=True, check=True, cwd=tmp_path, env=PLAIN_TERMINAL).stdout
     before, after = (line for line in told.splitlines() if "events of" in line and " keys" in line)
     assert "reordered" in before, told
     assert "in order" in after, told

@@ -453,6 +453,10 @@ def test_the_example_runs_as_the_page_says(tmp_path: Path, capsys: CAPSYS) -> No
     assert by_key(rows, "step")["order-123"] == ["placed", "paid", "packed", "shipped", "delivered"]
     assert str(by_key(rows, "euros")["order-123"][0]) == "123.01"
 
+    runpy.run_path(str(folder / "publish.py"), run_name="__main__")  # all of it once more
+    assert run(capsys, "run", folder)[0] == 0
+    assert written(folder / "table") == rows
+
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_file_knows_every_option_of_an_operator(operator: str) -> None:
