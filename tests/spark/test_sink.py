@@ -41,6 +41,15 @@ def save(rows: DataFrame, folder: Path, **options: Any) -> None:
     rows.write.format("inorder").options(url=str(folder), topic="out", **options).mode("append").save()
 
 
+@pytest.fixture(params=["false", "true"], ids=["usual", "large"])
+def any_arrow(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
+    """Whether texts come as Arrow has them, or as it has those of more than 2 GiB."""
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", request.param)
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+@pytest.mark.usefixtures("any_arrow")
 def test_rows_become_messages(spark: SparkSession, queue: MessageQueue, tmp_path: Path) -> None:
     rows = spark.sql(
         """SELECT * FROM VALUES ('a', X'00FF', map('x', '1')), (NULL, X'', NULL), ('ü', X'61', map())

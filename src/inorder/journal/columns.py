@@ -136,13 +136,17 @@ def in_utf8(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names)
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _is_attributes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_map(kind) and pa.types.is_string(kind.key_type) and pa.types.is_string(kind.item_type))
+    return bool(pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type))
 
 
 COLUMNS = {
-    "data": (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string),
-    "ordering_key": (pa.types.is_string, pa.types.is_large_string, pa.types.is_null),
+    "data": (pa.types.is_binary, pa.types.is_large_binary, _is_text),
+    "ordering_key": (_is_text, pa.types.is_null),
     "attributes": (_is_attributes, pa.types.is_null),
 }
 
