@@ -56,6 +56,8 @@ def folder_of(target: str) -> Path | None:
 
 def path_of(text: str) -> Path:
     """The folder that a command is given: a path, or one with `file:` before it, as it stands in a target."""
+    if not text:  # as of a variable that is not set; for Python it is the folder where the program was started
+        raise InvalidArgument("a path, not ''")
     if is_address(text):
         raise InvalidArgument(f"a path, not the address of a server, {without_options(text)!r}")
     return folder_of(text) or Path(text)

@@ -83,6 +83,8 @@ def test_a_folder_may_be_given_as_in_a_target(
     assert "INORDER_DATA: a path; what stands behind the ? of 'file:" in capsys.readouterr().err
     assert main(["serve", "--print-config", "--data", "file:"]) == 2
     assert "a folder after 'file:'" in capsys.readouterr().err
+    assert main(["serve", "--print-config", "--data", ""]) == 2  # as of a variable that is not set
+    assert "a path, not ''" in capsys.readouterr().err
     assert main(["serve", "--print-config", "--data", "grpc://host:1?token=SECRET"]) == 2
     assert "a path, not the address of a server, 'grpc://host:1'" in capsys.readouterr().err
 
@@ -117,6 +119,7 @@ def test_nothing_is_printed_that_the_server_would_not_take(
         ("sync = 'never'", "", "server.toml, sync: one of commit, interval, none, not 'never'"),
         ("prot = 1", "", "'prot' is no setting; there are"),
         ("port =", "", "server.toml: Invalid value"),
+        ("data = ''", "", "server.toml, data: a path, not ''"),
         ("", "INORDER_PORT=x", "INORDER_PORT: a whole number, not 'x'"),
         ("", "INORDER_MEMORY=maybe", "INORDER_MEMORY: true or false, not 'maybe'"),
         ("", "INORDER_LOG_LEVEL=loud", "INORDER_LOG_LEVEL: one of debug, info, warning, error, not 'loud'"),

@@ -370,3 +370,13 @@ def test_damage_is_an_error_of_one_line(tmp_path: Path, verb: str, kind: str, ca
 def test_a_server_is_no_folder(capsys: CAPSYS) -> None:
     assert main(["journal", "info", "grpc://host:1?token=secret"]) == 2
     assert capsys.readouterr().err == "inorder: a path, not the address of a server, 'grpc://host:1'\n"
+
+
+@pytest.mark.parametrize("verb", ["info", "verify", "dump", "repair"])
+def test_a_folder_without_a_name_is_not_the_one_where_the_program_was_started(
+    tmp_path: Path, verb: str, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MessageQueue.open(tmp_path).close()
+    monkeypatch.chdir(tmp_path)
+    assert main(["journal", verb, ""]) == 2
+    assert capsys.readouterr().err == "inorder: a path, not ''\n"
