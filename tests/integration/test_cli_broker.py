@@ -198,6 +198,17 @@ def test_what_cannot_be_taken_back_is_asked_first(
     assert len(run(orders, "topic", "list", "--json").stdout.splitlines()) == code
 
 
+def test_what_was_not_agreed_to_is_no_line_of_json(orders: dict[str, str]) -> None:
+    ours, theirs = pty.openpty()
+    for given in (("topic", "delete", "orders"), ("subscription", "delete", "billing")):
+        os.write(ours, b"n\n")
+        ran = subprocess.run([*INORDER, *given, "--json"], env=orders, stdin=theirs, capture_output=True)
+        assert (ran.returncode, ran.stdout) == (1, b"")
+        assert ran.stderr.endswith(b"[y/N] nothing was changed\n")
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_a_long_publish_shows_its_progress(orders: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_text("".join(f"{number}\n" for number in range(5_000)))

@@ -21,4 +21,7 @@ def agreed(given: argparse.Namespace, question: str) -> bool:
         raise InvalidArgument(f"{question} It asks before it changes anything: give --yes where nobody can answer")
     sys.stdout.flush()
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("nothing was changed", file=sys.stderr)  # beside the question: who reads JSON has not asked for sentences
+    return False

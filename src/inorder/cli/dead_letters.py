@@ -257,7 +257,6 @@ def _drop(given: argparse.Namespace) -> int:
         total = _waiting(look, morgue, in_order=False)
         most = total if limit is None else min(limit, total)
         if not agreed(given, f"Drop up to {counted(most, 'dead letter')} of {given.subscription} in {morgue.name}?"):
-            print("nothing was changed")
             return NO
         dropped, left = _work_off(given, pubsub.subscription(morgue.name), lambda batch: None, limit, total)
     if given.json:

@@ -245,7 +245,6 @@ def _repair(given: argparse.Namespace) -> int:
     if owner := owner_of(given.folder):
         raise JournalInUse(str(given.folder), owner)
     if not agreed(given, "Cut it at the first damage, and keep a copy?"):
-        print("nothing was changed")
         return NO
     repaired = repair(given.folder)
     after = _looked_over(given.folder)

@@ -172,7 +172,6 @@ def _delete(given: argparse.Namespace) -> int:
         subscription = pubsub.subscription(given.subscription)
         subscription.metadata().result()  # it must exist
         if not agreed(given, f"Delete subscription {given.subscription} and all that waits in it?"):
-            print("nothing was changed")
             return NO
         subscription.delete().result()
     if given.json:

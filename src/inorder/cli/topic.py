@@ -102,7 +102,6 @@ def _delete(given: argparse.Namespace) -> int:
         topic = pubsub.topic(given.topic)
         messages = counted(topic.metadata().result().published, "message")
         if not agreed(given, f"Delete topic {given.topic}, to which {messages} were published?"):
-            print("nothing was changed")
             return NO
         topic.delete().result()
     if given.json:
