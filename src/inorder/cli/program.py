@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from inorder.cli.colours import Paint
@@ -37,14 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (InorderError, OSError) as error:
-        print(f"{Paint(sys.stderr).red('inorder:')} {_told(error)}", file=sys.stderr)
-        if next_step := hint(error, given):
-            print(f"  {next_step}", file=sys.stderr)
+        with suppress(OSError):  # whoever read what goes wrong may be gone, too; the exit code tells it all the same
+            _tell(error, given)
         return FAILED
     except Exception:  # a mistake of ours, which must not look as if the answer were no
-        traceback.print_exc()
+        with suppress(OSError):
+            traceback.print_exc()
         return FAILED
     return code
+
+
+def _tell(error: InorderError | OSError, given: argparse.Namespace) -> None:
+    print(f"{Paint(sys.stderr).red('inorder:')} {_told(error)}", file=sys.stderr)
+    if next_step := hint(error, given):
+        print(f"  {next_step}", file=sys.stderr)
 
 
 def _told(error: InorderError | OSError) -> str:

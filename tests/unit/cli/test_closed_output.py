@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,3 +23,11 @@ def test_what_nobody_can_see_is_not_acked(tmp_path: Path) -> None:
     queue = MessageQueue.open(tmp_path)
     assert [message.data for message in queue.pull("s", 1)] == [b"x"]
     queue.close()
+
+
+def test_an_error_that_nobody_can_read_is_told_by_the_exit_code(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "inorder", "topic", "list", "--target", f"file:{tmp_path}/nowhere"]
+    assert subprocess.run(command, stderr=writer).returncode == 2  # 1 would be an answer
+    os.close(writer)
