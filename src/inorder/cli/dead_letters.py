@@ -231,7 +231,8 @@ def _replay(given: argparse.Namespace) -> int:
     with connected(given) as pubsub:
         look = BrokerLook(pubsub)
         morgue = _morgue(look, given)
-        topic = pubsub.topic(given.topic or look.subscription(given.subscription).topic)
+        # One that is given and empty, as of a variable that is not set, is not the one by default.
+        topic = pubsub.topic(look.subscription(given.subscription).topic if given.topic is None else given.topic)
         topic.metadata().result()  # it must exist, before anything is taken
 
         from inorder.consumers.partitions.router import TERM  # takes a while, which other commands need not wait for

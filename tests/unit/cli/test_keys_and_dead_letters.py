@@ -179,6 +179,8 @@ def test_dead_letters_of_a_partition_are_handled_also_if_their_keys_have_moved(i
 
 def test_dead_letters_go_where_they_are_told(dead: Program) -> None:
     dead.ok("topic", "create", "again", "--message-retention-duration", 60)
+    ran = dead("dead-letters", "replay", "billing", "--topic", "")  # as of a variable that is not set
+    assert (ran.code, "topic name ''" in ran.err) == (2, True)
     dead.ok("dead-letters", "replay", "billing", "--topic", "again")
     assert sorted(one["data"] for one in dead.json("tail", "again")) == ["k0", "k3", "l1", "l2"]
     ran = dead("dead-letters", "replay", "billing", "--topic", "nowhere")
