@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -91,7 +92,8 @@ def _tell_rest(given: argparse.Namespace, sending: _Sending) -> None:
     place = sending.place
     print_note(f"published before that: {counted(sending.messages, 'message')}{sending.doubt()}")
     if place is not None and place.line and place.source in (given.file or ()):
-        print_note(f"to go on from there: tail -n +{place.line} {place.source} | inorder publish {given.topic} …")
+        rest = shlex.join(["tail", "-n", f"+{place.line}", place.source])
+        print_note(f"to go on from there: {rest} | inorder publish {given.topic} …")
 
 
 class _Sending:

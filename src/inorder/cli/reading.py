@@ -205,6 +205,8 @@ def _data(found: dict[str, Any]) -> bytes:
     data, coded = found.get("data"), found.get("data_base64")
     if data is None and coded is None:
         raise _NotSo("neither data nor data_base64 is there")
+    if data is not None and coded is not None:
+        raise _NotSo("data and data_base64 are both there, and a message has one of them")
     try:
         if coded is not None:
             return b64decode(coded, validate=True)

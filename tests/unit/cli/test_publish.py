@@ -153,14 +153,14 @@ WRONG = {
 def test_a_bad_line_is_named_and_what_stands_before_it_is_published(
     orders: Program, tmp_path: Path, line: str, problem: str
 ) -> None:
-    file = tmp_path / "orders.jsonl"
+    file = tmp_path / "my orders.jsonl"
     good = '{"k": "k", "a": {}}'
     file.write_text(f"{good}\n{good}\n\n{line}\n{good}\n")
     ran = orders("publish", "orders", "--file", file, "--ordering-key-field", "k", "--attributes-field", "a", "--json")
     assert ran.code == 2
     assert f"inorder: {file}, line 4: {problem}" in ran.err
     assert "published before that: 2 messages\n" in ran.err
-    assert f"to go on from there: tail -n +4 {file} | inorder publish orders" in ran.err
+    assert f"to go on from there: tail -n +4 '{file}' | inorder publish orders" in ran.err
     assert json.loads(ran.out)["messages"] == 2
     assert len(all_of(orders)) == 2
 
@@ -198,6 +198,7 @@ def test_what_cannot_be_is_refused(orders: Program, given: list[str], problem: s
         ('{"data": 1}', "data: a string, or data_base64"),
         ('{"data_base64": "?"}', "data: a string, or data_base64"),
         ('{"dat": "misspelt"}', "neither data nor data_base64 is there"),
+        ('{"data": "a", "data_base64": "Yg=="}', "data and data_base64 are both there"),
         ('{"data": "", "attributes": []}', None),
         ('{"attributes": [1]}', "the field 'attributes': an object of strings, not [1]"),
         ('{"data": "", "ordering_key": false}', "the field 'ordering_key': a string or a whole number, not false"),
