@@ -10,6 +10,7 @@ from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument
 from inorder.server.expiry import Expiry
 from inorder.server.names import Names
+from inorder.server.resources import topic_schema
 from inorder.server.startup import create
 from inorder.testing import ManualClock
 
@@ -77,6 +78,18 @@ def test_a_file_creates_subscriptions_that_are_pushed(tmp_path: Path) -> None:
     file.write_text(f"{pushed}\n    max_outstanding_per_key = 2")
     with pytest.raises(InvalidArgument, match="max_outstanding_per_key: 1, as this subscription is pushed, not 2"):
         create(file, broker, Names("shop"), window=1000, push_anywhere=True)
+
+
+def test_a_schema_without_a_project_is_one_of_the_server(tmp_path: Path) -> None:
+    file = tmp_path / "start.toml"
+    file.write_text("[[topics]]\nname = 'orders'\nschema_settings = { schema = 'order', encoding = 'JSON' }")
+    broker = MessageQueue()
+    create(file, broker, Names("shop"), window=1000)
+    made = broker.get_topic("orders")
+    assert made is not None
+    settings = topic_schema(made.options)
+    assert settings is not None
+    assert settings.schema == "projects/shop/schemas/order"
 
 
 @pytest.mark.parametrize(

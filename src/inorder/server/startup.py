@@ -20,7 +20,7 @@ from inorder.server.resources import Proto, Subscription, Topic, push_target, su
 from inorder.server.status import Refusal
 
 _DURATIONS = ("message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl")
-_TOPICS = ("topic", "dead_letter_topic")
+_NAMES = {"topic": "topics", "dead_letter_topic": "topics", "schema": "schemas"}  # fields that name other resources
 _WINDOW = "max_outstanding_per_key"  # the broker's own; Google's have no word for it
 
 
@@ -89,8 +89,8 @@ def _as_json(table: Mapping[str, Any], names: Names) -> dict[str, Any]:
             read[field] = _as_json(value, names)
         elif field in _DURATIONS and isinstance(value, int | float):
             read[field] = f"{value}s"
-        elif field in _TOPICS:
-            read[field] = _full(value, "topics", names)
+        elif field in _NAMES:
+            read[field] = _full(value, _NAMES[field], names)
         else:
             read[field] = value
     return read
