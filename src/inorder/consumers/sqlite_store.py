@@ -42,11 +42,14 @@ class SqliteStore:
     """One file, shared by whoever opens it, in this process and in others. Thread-safe.
 
     Commits are durable when they return. Handlers get a `sqlite3.Connection`; they neither commit nor roll back. When
-    somebody else writes to the file, a transaction waits for up to `busy_seconds`.
+    somebody else writes to the file, a transaction waits for up to `busy_seconds`. `":memory:"` is for tests: all of it
+    ends with the store.
     """
 
     def __init__(self, path: str | Path, *, busy_seconds: float = BUSY_SECONDS) -> None:
         check_number("busy_seconds", busy_seconds, up_to=600)
+        if not os.fspath(path):  # for SQLite a file by chance, which it deletes when it is closed
+            raise InvalidArgument("path: that of a file, not ''")
         # One connection, used by one thread at a time: SQLite has one writer at a time anyway.
         self._lock = threading.RLock()
         self._closed = False

@@ -327,6 +327,11 @@ def test_a_forked_process_leaves_the_connections_of_its_parent_open(postgres_url
         assert sessions[0] == sessions[1]
 
 
+def test_a_file_without_a_name_is_refused_as_sqlite_would_delete_it_at_the_end() -> None:
+    with pytest.raises(InvalidArgument, match=r"^path: that of a file, not ''$"):
+        SqliteStore("")
+
+
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match=r"^store: '.*/missing/x\.db' cannot be opened: unable to open"):
         SqliteStore(tmp_path / "missing" / "x.db")
