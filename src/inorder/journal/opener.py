@@ -23,6 +23,8 @@ def open_journal(folder: str | Path, kind: JournalKind = "segments") -> Journal:
     check_choice("journal", kind, JournalKind)
     if str(folder).startswith("file:"):  # else it would be the name of a new folder
         raise InvalidArgument(f"folder: a path, not {str(folder)!r}: such an address is for PubSub")
+    if not str(folder):  # as of a variable that is not set; for Python it is the folder where the program was started
+        raise InvalidArgument("folder: a path, not ''")
     try:
         place = Folder(Path(folder))
     except OSError as error:

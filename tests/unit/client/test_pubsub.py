@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,10 +130,13 @@ def test_a_tilde_is_the_home_of_who_runs_it(tmp_path: Path, monkeypatch: pytest.
         assert (tmp_path / "data").is_dir()
 
 
-def test_an_address_is_no_folder_of_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("folder", ["file:./data", ""])  # the second as of a variable that is not set
+def test_an_address_is_no_folder_of_a_queue_nor_is_nothing(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidArgument, match=r"folder: a path, not 'file:\./data'"):
-        MessageQueue.open("file:./data")
+    with pytest.raises(InvalidArgument, match=rf"^folder: a path, not '{re.escape(folder)}'"):
+        MessageQueue.open(folder)
     assert list(tmp_path.iterdir()) == []
 
 
