@@ -90,7 +90,7 @@ def _on_spark(given: argparse.Namespace, pipeline: Pipeline) -> Iterator[SparkSe
 
 def _run(given: argparse.Namespace) -> int:
     pipeline = read_pipeline(given.file)
-    trigger = _trigger(given, pipeline)
+    trigger = trigger_of(given, pipeline)
     _warn(warnings(pipeline, trigger))
     stop = Stop()
     with _on_spark(given, pipeline) as spark, _signals(stop):
@@ -112,14 +112,18 @@ def _run(given: argparse.Namespace) -> int:
     return INTERRUPTED if stop.at_once else DONE
 
 
-def _trigger(given: argparse.Namespace, pipeline: Pipeline) -> Trigger:
+def trigger_of(given: argparse.Namespace, pipeline: Pipeline) -> Trigger:
+    """When a batch runs: as was asked for, or else as the file says."""
     if given.available_now:
         return Trigger(available_now=True)
     if given.processing_time is None:
         return pipeline.trigger
-    if problem := TRIGGER["processing_time"].problem(given.processing_time):
+    interval: float | str = given.processing_time
+    with suppress(ValueError):  # a number is one of seconds, as in the file
+        interval = float(given.processing_time)
+    if problem := TRIGGER["processing_time"].problem(interval):
         raise InvalidArgument(f"--processing-time: {problem}")
-    return Trigger(processing_time=given.processing_time)
+    return Trigger(processing_time=interval)
 
 
 @contextmanager
