@@ -93,6 +93,7 @@ def _serve(given: argparse.Namespace) -> int:
     found = resolved(given, SETTINGS, os.environ)
     settings = argparse.Namespace(**{name: one.value for name, one in found.items()})
     options = _checked(settings)
+    _check_one_place(found)
     if given.print_config:
         print(*shown(found), sep="\n")
         return 0
@@ -173,11 +174,15 @@ def _one_port(settings: argparse.Namespace) -> bool:
     return same
 
 
-def _folder(found: Mapping[str, Given]) -> Path | None:
-    """Where to keep everything; None for memory. The one of the two that counts more says so."""
+def _check_one_place(found: Mapping[str, Given]) -> None:
     data, memory = found["data"], found["memory"]
     if data.value and memory.value and data.rank == memory.rank:
         raise InvalidArgument(f"data and memory are both set ({data.source}, {memory.source}): give one of them")
+
+
+def _folder(found: Mapping[str, Given]) -> Path | None:
+    """Where to keep everything; None for memory. The one of the two that counts more says so."""
+    data, memory = found["data"], found["memory"]
     if memory.value and (not data.value or memory.rank < data.rank):
         return None
     if isinstance(data.value, Path):

@@ -99,6 +99,7 @@ def test_a_folder_may_be_given_as_in_a_target(
         (["--port", "70000"], "--port: 0 to 65535, not 70000"),
         (["--project", "a b"], "project"),
         (["--host", "0.0.0.0"], "can be reached from other machines"),
+        (["--data", "x"], "data and memory are both set (--data, --memory)"),
     ],
 )
 def test_nothing_is_printed_that_the_server_would_not_take(
