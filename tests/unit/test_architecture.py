@@ -168,6 +168,13 @@ def test_importing_inorder_loads_nothing_heavy() -> None:
     assert not loaded.intersection(HEAVY_MODULES)
 
 
+def test_spark_reads_and_writes_over_the_wire_without_what_only_servers_need() -> None:
+    absent = ["google.pubsub_v1", "grpc_health", "grpc_reflection", "grpc_tools"]
+    program = f"import sys; sys.modules.update(dict.fromkeys({absent})); import inorder.spark.wire"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr  # the extra `client` is enough, as the page says
+
+
 ALLOWED = {
     "values know each other": {"inorder.message": "import inorder.errors"},
     "a row above": {"inorder.client.topic": "from inorder.core.state import State"},

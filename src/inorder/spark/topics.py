@@ -83,7 +83,7 @@ def wire() -> Any:
     try:
         from inorder.spark import wire as found
     except ImportError as error:
-        raise FailedPrecondition(f"url: grpc:// needs `pip install 'inorder[server]'`: {error}") from None
+        raise FailedPrecondition(f"url: grpc:// needs `pip install 'inorder[client]'`: {error}") from None
     return found
 
 
