@@ -53,11 +53,12 @@ _FIELDS: Final = {
 }
 
 _MORE: Final = """\
-All subscriptions of the topic get them. Without --topic they go to where the subscription gets its messages from. Who
-is interrupted between a publish and its acks finds up to 1,000 of them twice: none is lost. Dead letters that came from
-other subscriptions are nacked at the end. Those that somebody else holds come later, which is told; if they wait in a
-subscription without ordering, nothing is published before they are back. Of a topic in partitions they go to the
-partition where they failed; give another one as --topic if that is not in use any more.
+All subscriptions of the topic get them. Without --topic they go to where the subscription gets its messages from. Those
+that fail there again meanwhile are dead letters for the next time. Who is interrupted between a publish and its acks
+finds up to 1,000 of them twice: none is lost. Dead letters that came from other subscriptions are nacked at the end.
+Those that somebody else holds come later, which is told; if they wait in a subscription without ordering, nothing is
+published before they are back. Of a topic in partitions they go to the partition where they failed; give another one as
+--topic if that is not in use any more.
 
   inorder dead-letters list billing
   inorder dead-letters replay billing --max 1
@@ -233,15 +234,17 @@ def _replay(given: argparse.Namespace) -> int:
         morgue = _morgue(look, given)
         # One that is given and empty, as of a variable that is not set, is not the one by default.
         topic = pubsub.topic(look.subscription(given.subscription).topic if given.topic is None else given.topic)
-        topic.metadata().result()  # it must exist, before anything is taken
+        if topic.metadata().result().name == morgue.topic:  # it must exist, before anything is taken
+            raise InvalidArgument(f"--topic: another one than {morgue.topic}, in which dead letters wait")
 
         from inorder.consumers.partitions.router import TERM  # takes a while, which other commands need not wait for
 
         def publish(batch: Sequence[Message]) -> None:
             topic.publish_many([_as_it_was(message, TERM) for message in batch]).result()
 
+        before = look.topic(morgue.topic).published
         total = _waiting(look, morgue, in_order=True)
-        replayed, left = _work_off(given, pubsub.subscription(morgue.name), publish, limit, total)
+        replayed, left = _work_off(given, pubsub.subscription(morgue.name), publish, limit, total, before)
     if given.json:
         print_json({"subscription": given.subscription, "topic": topic.name, "replayed": replayed, "left": left})
     else:
@@ -255,11 +258,12 @@ def _drop(given: argparse.Namespace) -> int:
     with connected(given) as pubsub:
         look = BrokerLook(pubsub)
         morgue = _morgue(look, given)
+        before = look.topic(morgue.topic).published
         total = _waiting(look, morgue, in_order=False)
         most = total if limit is None else min(limit, total)
         if not agreed(given, f"Drop up to {counted(most, 'dead letter')} of {given.subscription} in {morgue.name}?"):
             return NO
-        dropped, left = _work_off(given, pubsub.subscription(morgue.name), lambda batch: None, limit, total)
+        dropped, left = _work_off(given, pubsub.subscription(morgue.name), lambda batch: None, limit, total, before)
     if given.json:
         print_json({"subscription": given.subscription, "dropped": dropped, "left": left})
     else:
@@ -308,12 +312,13 @@ def _work_off(
     work: Callable[[Sequence[Message]], object],
     limit: int | None,
     total: int,
+    before: int,
 ) -> tuple[int, int]:
-    """Do something with each dead letter of the subscription, in order, and ack it then.
+    """Do something with each dead letter of the subscription before a position, in order, and ack it then.
 
     Returns how many that were, and how many of other subscriptions were on the way; these wait as before.
     """
-    working = WorkingOff(morgue, lambda message: _is_ours(given, message.attributes), limit)
+    working = WorkingOff(morgue, lambda message: _is_ours(given, message.attributes), limit, before=before)
     try:
         with Bar("dead letters", sys.stderr) as bar, working:
             for batch in working.batches():

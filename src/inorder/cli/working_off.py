@@ -18,14 +18,21 @@ _BATCH_BYTES: Final = 5_000_000
 
 
 class WorkingOff:
-    """One round over what waits. On leaving `with`, what was not done is given back."""
+    """One round over what waits `before` a position. On leaving `with`, what was not done is given back.
 
-    def __init__(self, subscription: Subscription, wanted: Callable[[Message], bool], limit: int | None) -> None:
+    What comes meanwhile stands behind it, and is left to the next round: it may well come because of this one.
+    """
+
+    def __init__(
+        self, subscription: Subscription, wanted: Callable[[Message], bool], limit: int | None, *, before: int
+    ) -> None:
         self._subscription = subscription
         self._wanted = wanted
         self._limit = limit
+        self._before = before
         self._held: list[Message] = []  # to be done
         self._others: list[Message] = []  # not wanted, and held so that they do not come again
+        self._later: list[Message] = []  # the same, of what has come meanwhile
         self._pulling: Pending[list[Message]] = Pending.of([])  # which an interruption must not forget
         self.done = 0
 
@@ -52,10 +59,15 @@ class WorkingOff:
             if not pulled:
                 break
             for message in pulled:
-                (self._held if self._wanted(message) else self._others).append(message)
+                self._pile_of(message).append(message)
             Pending.all([message.modify_ack_deadline(MAX_ACK_DEADLINE_SECONDS) for message in pulled]).result()
         self._held.sort(key=lambda message: message.position)
         return bool(self._held)
+
+    def _pile_of(self, message: Message) -> list[Message]:
+        if message.position >= self._before:
+            return self._later
+        return self._held if self._wanted(message) else self._others
 
     def _room(self) -> int:
         return _AT_ONCE if self._limit is None else min(self._limit - self.done - len(self._held), _AT_ONCE)
@@ -74,7 +86,7 @@ class WorkingOff:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        messages = {*self._held, *self._others}
+        messages = {*self._held, *self._others, *self._later}
         with suppress(InorderError):
             messages.update(self._pulling.result())
         with suppress(InorderError):  # a broker that is gone gives them back by itself

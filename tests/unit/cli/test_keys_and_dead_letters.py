@@ -183,6 +183,8 @@ def test_dead_letters_go_where_they_are_told(dead: Program) -> None:
     assert (ran.code, "topic name ''" in ran.err) == (2, True)
     dead.ok("dead-letters", "replay", "billing", "--topic", "again")
     assert sorted(one["data"] for one in dead.json("tail", "again")) == ["k0", "k3", "l1", "l2"]
+    ran = dead("dead-letters", "replay", "billing", "--topic", "dead")
+    assert (ran.code, "--topic: another one than dead" in ran.err) == (2, True)
     ran = dead("dead-letters", "replay", "billing", "--topic", "nowhere")
     assert (ran.code, "Topic not found: nowhere" in ran.err) == (2, True)
 
@@ -291,14 +293,14 @@ def test_a_message_is_acked_only_after_the_work_on_it(queue: MessageQueue) -> No
     wanted = [position for position in range(2_500) if position != 5]
     with PubSub(queue) as pubsub:
         morgue = pubsub.subscription("morgue")
-        with WorkingOff(morgue, lambda message: message.position != 5, None) as working:
+        with WorkingOff(morgue, lambda message: message.position != 5, None, before=2_500) as working:
             for batch in working.batches():
                 assert queue.metrics("morgue").counters.acked == working.done
                 if working.done:
                     break
                 assert positions(batch) == wanted[:1_000]
         assert (working.done, working.left) == (1_000, 1)
-        with WorkingOff(morgue, lambda message: message.position != 5, 1_100) as working:
+        with WorkingOff(morgue, lambda message: message.position != 5, 1_100, before=2_500) as working:
             found = [positions(batch) for batch in working.batches()]
     assert found == [wanted[1_000:2_000], wanted[2_000:2_100]]
     assert queue.metrics("morgue").backlog_messages == 400
@@ -306,17 +308,35 @@ def test_a_message_is_acked_only_after_the_work_on_it(queue: MessageQueue) -> No
 
 
 def test_work_may_take_longer_than_a_lease_lasts(queue: MessageQueue) -> None:
-    with PubSub(queue) as pubsub, WorkingOff(pubsub.subscription("morgue"), lambda message: True, None) as working:
+    with (
+        PubSub(queue) as pubsub,
+        WorkingOff(pubsub.subscription("morgue"), lambda message: True, None, before=2_503) as working,
+    ):
         for _ in working.batches():
             queue.clock.advance(60)  # type: ignore[attr-defined]
     assert working.done == queue.metrics("morgue").counters.acked == 2_500
+
+
+def test_what_comes_because_of_the_work_is_left_to_the_next_round(queue: MessageQueue) -> None:
+    with (
+        PubSub(queue) as pubsub,
+        WorkingOff(pubsub.subscription("morgue"), lambda message: True, None, before=2_500) as working,
+    ):
+        for batch in working.batches():  # a consumer that refuses all of it
+            queue.publish("dead", [Message(message.data) for message in batch])
+    assert (working.done, working.left) == (2_500, 0)
+    assert queue.metrics("morgue").backlog_messages == 2_500
+    assert queue.metrics("morgue").outstanding_messages == 0
 
 
 def test_large_messages_are_worked_off_a_few_at_a_time(queue: MessageQueue) -> None:
     queue.ack(queue.pull("morgue", 2_500))
     for _ in range(3):
         queue.publish("dead", [Message(bytes(3_000_000))])
-    with PubSub(queue) as pubsub, WorkingOff(pubsub.subscription("morgue"), lambda message: True, None) as working:
+    with (
+        PubSub(queue) as pubsub,
+        WorkingOff(pubsub.subscription("morgue"), lambda message: True, None, before=2_503) as working,
+    ):
         assert [len(batch) for batch in working.batches()] == [1, 1, 1]
 
 
