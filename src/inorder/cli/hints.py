@@ -12,6 +12,7 @@ from inorder.errors import (
     JournalInUse,
     KeyNotBlocked,
     NotFound,
+    OtherJournal,
     PermissionDenied,
     SubscriptionNotFound,
     TopicNotFound,
@@ -43,6 +44,8 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
                 "stop its owner first; `list` and `show` of topics and subscriptions, `tail` and `dead-letters list` "
                 "work beside it, and with `inorder serve` as the owner all do, by --target grpc://HOST:PORT"
             )
+        case OtherJournal():
+            return "the target says of which kind it is: 'file:FOLDER?journal=sqlite', or segments if it says nothing"
         case KeyNotBlocked():
             return f"to see which are: {command(given, 'keys', 'blocked', given.subscription)}"
         case Unauthenticated():

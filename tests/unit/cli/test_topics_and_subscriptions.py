@@ -230,6 +230,15 @@ def test_a_file_is_no_folder_and_nothing_else_is_said_of_it(
     assert folder.read_text() == "a letter"
 
 
+def test_a_journal_of_another_kind_is_told_with_the_way_to_name_it(
+    orders: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = Program(capsys, f"{orders.target}&journal=sqlite")("topic", "create", "returns")
+    assert ran.code == 2
+    assert "holds a journal of another kind" in ran.err
+    assert "'file:FOLDER?journal=sqlite', or segments if it says nothing" in ran.err
+
+
 def test_a_second_owner_is_told_who_the_first_is(orders: Program, folder: Path) -> None:
     queue = MessageQueue.open(folder)
     try:
