@@ -35,10 +35,11 @@ Every command that works on a broker takes `--target`, and else `{VARIABLE}` of 
 | `grpc://HOST:PORT` | a server, as `inorder serve` starts it |
 
 Options stand behind a `?`, as in `file:./data?journal=sqlite`, which a folder needs whose journal is in SQLite, or
-`'grpc://host:8085?project=shop'`: [those of a folder](guide.md#on-disk), [those of a server](client.md#the-address).
-`memory:` is refused: it would end with the command. Only `inorder topic create` and `inorder bench` make a folder that
-is not there. `list` and `show` of topics and subscriptions, `tail` and `dead-letters list` read a folder beside its
-owner, and show what is durable; whatever changes something, `pull`, `seek` and `keys` need the folder for themselves.
+`'grpc://host:8085?project=shop'`: [those of a folder](guide.md#on-disk), [those of a server](client.md#the-address). A
+server that cannot be reached is given up after 10 seconds, unless `timeout` says otherwise. `memory:` is refused: it
+would end with the command. Only `inorder topic create` and `inorder bench` make a folder that is not there. `list` and
+`show` of topics and subscriptions, `tail` and `dead-letters list` read a folder beside its owner, and show what is
+durable; whatever changes something, `pull`, `seek` and `keys` need the folder for themselves.
 
 ## What it prints
 
