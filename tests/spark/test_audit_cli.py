@@ -62,6 +62,15 @@ def test_a_file_in_order_ends_well(tmp_path: Path, capsys: CAPSYS) -> None:
     assert (code, out.splitlines()[0]) == (0, "in order: 4 events of 2 keys")
 
 
+def test_a_key_changes_no_terminal_and_takes_one_line(tmp_path: Path, capsys: CAPSYS) -> None:
+    log = tmp_path / "log.json"
+    log.write_text("".join(json.dumps({"user": "red\x1b[31m\nblue", "number": number}) + "\n" for number in (1, 3)))
+    code, out, _ = run(capsys, log, "--key", "user", "--sequence", "number")
+    assert (code, "\x1b" in out) == (1, False)
+    assert r"hottest key: red\x1b[31m\nblue, 2 events (100.0%)" in out.splitlines()
+    assert out.splitlines()[-1].split()[:4] == ["0,", "1", "gap", r"red\x1b[31m\nblue"]
+
+
 @pytest.mark.parametrize("source", ["log.csv", "file:log.csv", "file:./log.csv"])
 def test_a_relative_path_starts_where_the_command_does(
     tmp_path: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch, source: str
@@ -136,6 +145,7 @@ def test_a_topic_knows_its_key_its_order_and_its_times(tmp_path: Path, capsys: C
         (["log.txt", "--format", "csv"], "sequence or time: name the column"),
         (["log.txt", "--format", "csv", "--topic", "t"], "topic: it means nothing to format 'csv'"),
         (["log.txt", "--html", "no/folder/x.html"], "--html: there is no folder"),
+        (["log.txt", "--html", "."], "--html: a file, and . is a folder"),
         (["log.txt", "--conf", "x"], "--conf: NAME=VALUE, not 'x'"),
     ],
 )

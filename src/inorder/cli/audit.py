@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from inorder.cli.exits import DONE, NO
 from inorder.cli.pairs import pairs
 from inorder.cli.sessions import add_conf, session
-from inorder.cli.showing import print_json
+from inorder.cli.showing import print_json, visible
 from inorder.cli.verbs import Verbs, add_verb
 from inorder.cli.wording import counted, table
 from inorder.errors import InvalidArgument
@@ -100,6 +100,8 @@ def add_to(nouns: Verbs) -> None:
 def _audit(given: argparse.Namespace) -> int:
     if given.html is not None and not given.html.absolute().parent.is_dir():
         raise InvalidArgument(f"--html: there is no folder {given.html.absolute().parent}")
+    if given.html is not None and given.html.is_dir():  # which would be found out when all is done
+        raise InvalidArgument(f"--html: a file, and {given.html} is a folder")
     options = pairs("--option", given.option)
     if given.topic is not None:
         options["topic"] = given.topic
@@ -159,13 +161,14 @@ def _told(found: Findings) -> Iterator[str]:
         yield f"to repair it: {', '.join(_advice(found))}"
     if found.hot_keys:
         hottest = found.hot_keys[0]
-        yield f"hottest key: {hottest.key}, {counted(hottest.events, 'event')} ({share(hottest.share)})"
+        yield f"hottest key: {visible(hottest.key)}, {counted(hottest.events, 'event')} ({share(hottest.share)})"
         yield f"hottest of {counted(found.partition_count, 'partition')}: {found.imbalance:.2f} times an equal share"
     if found.split_keys:
         yield f"{counted(found.split_keys, 'key')} in more than one partition"
     if found.violations:
         yield ""
-        rows = [(one.position, one.kind, one.key, sentence(one, found)) for one in found.violations]
+        cells = ((one.position, one.kind, one.key, sentence(one, found)) for one in found.violations)
+        rows = [[visible(cell) for cell in row] for row in cells]  # keys and positions are as somebody wrote them
         yield from table(("position", "what", "key", "what happened"), rows)
 
 
