@@ -174,6 +174,11 @@ NEEDS: list[tuple[str, Any, list[tuple[str, str]]]] = [
         [("admin", SUBSCRIPTION), ("subscribe", TOPIC), ("publish", OTHER)],
     ),
     (
+        f"/{SUBSCRIBER}/CreateSubscription",
+        Subscription(topic=TOPIC),
+        [("admin", "projects/shop/subscriptions/*"), ("subscribe", TOPIC)],
+    ),
+    (
         f"/{SUBSCRIBER}/UpdateSubscription",
         pubsub.UpdateSubscriptionRequest.pb()(
             subscription={"name": SUBSCRIPTION, "dead_letter_policy": {"dead_letter_topic": OTHER}}

@@ -1,6 +1,7 @@
 """Subscriptions, pulls, acks and deadlines, by Google's client."""
 
 import json
+import re
 import threading
 import time
 from typing import Any
@@ -82,6 +83,18 @@ def test_a_subscription_is_created_shown_and_deleted(server: Running) -> None:
         subscriber.pull(subscription=SUBSCRIPTION, max_messages=1)
     with pytest.raises(exceptions.NotFound):
         subscriber.acknowledge(subscription=SUBSCRIPTION, ack_ids=["x"])
+
+
+def test_a_subscription_without_a_name_gets_one(server: Running) -> None:
+    for topic in (TOPIC, DEAD):
+        server.raw_publisher().create_topic(name=topic)
+    dead_letters = {"dead_letter_topic": DEAD, "max_delivery_attempts": 5}
+    made = server.subscriber().create_subscription(request={"topic": TOPIC, "dead_letter_policy": dead_letters})
+    assert re.fullmatch(r"projects/shop/subscriptions/s[0-9a-f]{32}", made.name)
+    assert server.subscriber().get_subscription(subscription=made.name) == made
+    (kept,) = server.broker.get_all_subscriptions()
+    assert kept.options.dead_letter_policy is not None
+    assert kept.options.dead_letter_policy.source == made.name  # which its dead letters then say
 
 
 def test_defaults_are_those_of_pubsub(serve: Serve) -> None:

@@ -7,6 +7,7 @@ names: `orders` of the embedded API is `projects/inorder/topics/orders` here, if
 from __future__ import annotations
 
 import re
+import uuid
 from dataclasses import dataclass
 
 from inorder.broker import MessageQueue
@@ -58,6 +59,12 @@ class Names:
         if len(resource.rsplit("/", 1)[-1]) < MIN_LENGTH:
             raise _refused(resource)
         return name
+
+    def unused(self, collection: str, beside: str) -> str:
+        """A resource that nobody has, in the project of another one, for a client that names none."""
+        project = _RESOURCE.fullmatch(beside)
+        assert project is not None
+        return f"{project[1]}/{collection}/s{uuid.uuid4().hex}"
 
     def topic_resource(self, name: str) -> str:
         return self._resource("topics", name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC
 from typing import Any
@@ -29,8 +27,6 @@ from inorder.server.status import (
     topic_missing,
     unary,
 )
-
-_PROJECT_OF = re.compile(r"projects/[^/]+(?=/)")
 
 
 class Snapshots:
@@ -60,7 +56,7 @@ class Snapshots:
 
     async def create_snapshot(self, request: Proto, context: Context) -> Proto:
         subscription = self._names.subscription(request.subscription)
-        resource = request.name or self._any_name(request.subscription)
+        resource = request.name or self._names.unused("snapshots", request.subscription)
         name = self._names.new("snapshots", resource)
         if request.tags:
             raise absent("Resource tags are not supported: use labels.")
@@ -72,12 +68,6 @@ class Snapshots:
         except NotFound:
             raise subscription_missing(request.subscription) from None
         return self._shown(resource)
-
-    def _any_name(self, subscription: str) -> str:
-        """One that nobody else has, in the project of the subscription, for a client that names none."""
-        project = _PROJECT_OF.match(subscription)
-        assert project is not None
-        return f"{project[0]}/snapshots/s{uuid.uuid4().hex}"
 
     async def get_snapshot(self, request: Proto, context: Context) -> Proto:
         return self._shown(request.snapshot)

@@ -94,8 +94,9 @@ class Subscriber:
     # -- subscriptions -----------------------------------------------------------------------------
 
     async def create_subscription(self, request: Proto, context: Context) -> Proto:
-        name = self._names.new("subscriptions", request.name)
         topic = self._names.topic(request.topic)
+        request.name = request.name or self._names.unused("subscriptions", request.topic)
+        name = self._names.new("subscriptions", request.name)
         options = self._options(request)
         self._check_dead_letter_topic(request)
         try:

@@ -112,6 +112,12 @@ def _new_schema(raw: bytes) -> Iterator[str]:
     yield f"{request.parent}/schemas/{request.schema_id}"
 
 
+def _new_subscription(raw: bytes) -> Iterator[str]:
+    request = parsed(pubsub.Subscription.pb(), raw)
+    # One that the server names is of the project of its topic.
+    yield request.name or f"{_project(request.topic)}/subscriptions/*"
+
+
 def _new_snapshot(raw: bytes) -> Iterator[str]:
     request = parsed(pubsub.CreateSnapshotRequest.pb(), raw)
     # One that the server names is of the project of its subscription.
@@ -165,7 +171,7 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "google.pubsub.v1.Subscriber": {
         "CreateSubscription": (
-            _first(ADMIN, "name"),
+            Claim(ADMIN, "name", _new_subscription),
             _field(SUBSCRIBE, pubsub.Subscription.pb(), "topic"),
             _if_set(PUBLISH, pubsub.Subscription.pb(), "dead_letter_policy.dead_letter_topic"),
         ),
