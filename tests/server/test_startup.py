@@ -1,5 +1,7 @@
 """The start-up file, and subscriptions that expire."""
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from inorder.server.startup import create
 from inorder.testing import ManualClock
 
 from .clients import SUBSCRIPTION, Stream
-from .conftest import Serve
+from .conftest import Running, Serve
 from .test_subscriptions import subscribed
 
 EXAMPLE = """
@@ -150,6 +152,43 @@ def test_a_pull_of_our_own_client_is_use_although_it_brings_nothing(serve: Serve
             assert pubsub.subscription("worker").pull(1).result(30) == []
             server.run(server.server.expiry.delete_overdue())
     assert subscriber.get_subscription(subscription=SUBSCRIPTION).name == SUBSCRIPTION
+
+
+def _updated_by_google(server: Running) -> None:
+    server.subscriber().update_subscription(
+        subscription={"name": SUBSCRIPTION, "expiration_policy": {"ttl": {"seconds": 8 * 86_400}}},
+        update_mask={"paths": ["expiration_policy"]},
+    )
+
+
+def _sought_by_google(server: Running) -> None:
+    server.subscriber().seek(request={"subscription": SUBSCRIPTION, "time": datetime(2020, 1, 1, tzinfo=UTC)})
+
+
+def _updated_by_ours(server: Running) -> None:
+    with PubSub(f"grpc://{server.address}?project=shop") as pubsub:
+        pubsub.subscription("worker").set_options(ack_deadline_seconds=20).result(30)
+
+
+def _sought_by_ours(server: Running) -> None:
+    with PubSub(f"grpc://{server.address}?project=shop") as pubsub:
+        pubsub.subscription("worker").seek(position=0).result(30)
+
+
+@pytest.mark.parametrize("change", [_updated_by_google, _sought_by_google, _updated_by_ours, _sought_by_ours])
+def test_who_changes_a_subscription_uses_it(serve: Serve, change: Callable[[Running], None]) -> None:
+    clock = ManualClock()
+    server = serve(MessageQueue(clock=clock), project="shop")
+    policy = {} if change is _updated_by_google else {"ttl": {"seconds": 8 * 86_400}}
+    subscriber = subscribed(server, expiration_policy=policy)
+    clock.advance(9 * 86_400)
+    change(server)
+    server.run(server.server.expiry.delete_overdue())
+    assert subscriber.get_subscription(subscription=SUBSCRIPTION).name == SUBSCRIPTION
+    clock.advance(9 * 86_400)
+    server.run(server.server.expiry.delete_overdue())
+    with pytest.raises(exceptions.NotFound):
+        subscriber.get_subscription(subscription=SUBSCRIPTION)
 
 
 def test_a_subscription_that_is_used_while_others_expire_stays(serve: Serve) -> None:

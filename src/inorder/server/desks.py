@@ -38,7 +38,7 @@ class Desks:
         if found.detached and not found.topic_deleted:
             raise detached(resource)
         desk = self._open.get(name)
-        self._used_us[name] = self._broker.clock.now_us()
+        self.used(name)
         if desk is None or desk.over():
             try:
                 desk = Desk(self._broker, name, resource, lambda ended: self._closed(name, ended))
@@ -55,18 +55,24 @@ class Desks:
         """Somebody takes from a subscription without a desk. As from those, nothing is taken once the server stops."""
         if self._stopping:
             raise shutting_down()
+        self.used(name)
+
+    def used(self, name: str) -> None:
+        """Somebody takes from a subscription, answers or changes something of it: it does not expire soon."""
         self._used_us[name] = self._broker.clock.now_us()
 
     def settled(self, resource: str, leases: Iterable[int], *, failed: bool) -> None:
         """Leases of a subscription were answered."""
         name = self._names.subscription(resource)
-        self._used_us[name] = self._broker.clock.now_us()
+        self.used(name)
         if desk := self._open.get(name):
             desk.settled(leases, failed=failed)
 
     def told_of(self, resource: str, leases: Iterable[int]) -> None:
         """A client has said something of leases of a subscription: so it has read them."""
-        if desk := self._open.get(self._names.subscription(resource)):
+        name = self._names.subscription(resource)
+        self.used(name)
+        if desk := self._open.get(name):
             desk.told_of(leases)
 
     def used_us(self, name: str) -> int:
@@ -80,7 +86,7 @@ class Desks:
     def _closed(self, name: str, desk: Desk) -> None:
         if self._open.get(name) is desk:
             del self._open[name]
-            self._used_us[name] = self._broker.clock.now_us()
+            self.used(name)
         if desk.over():
             self._used_us.pop(name, None)
 

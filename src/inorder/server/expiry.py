@@ -1,6 +1,7 @@
 """Subscriptions that nobody has used for as long as their expiration policy says are deleted, and old snapshots.
 
-Use is a pull, an open stream or an answer. It is remembered in memory: a server that starts begins to count anew.
+Use is a pull, an open stream, an answer, an update or a seek. It is remembered in memory: a server that starts
+begins to count anew.
 """
 
 from __future__ import annotations

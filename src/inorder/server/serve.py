@@ -163,7 +163,9 @@ class Server:
                 await policies.forget(resource)
 
         delivery = Delivery(self._broker, self.names, self._desks)
-        self._extensions = Extensions(self._broker, self.names, self._admin, delivery, self._pushes.refresh)
+        self._extensions = Extensions(
+            self._broker, self.names, self._admin, delivery, self._desks.used, self._pushes.refresh
+        )
         self._calls = {
             extensions.SERVICE: self._extensions.calls(),
             schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleting).calls(),

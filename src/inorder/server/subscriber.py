@@ -129,6 +129,7 @@ class Subscriber:
     async def _change(self, resource: str, change: Callable[[Proto], Proto]) -> Proto:
         async with self._admin.changing:
             found = self._subscription(resource)
+            self._desks.used(found.name)  # before it may have a shorter time to live
             shown = self._shown(found)
             wanted = change(shown)
             options = self._options(wanted, found.options, shown)
@@ -167,6 +168,7 @@ class Subscriber:
 
     async def seek(self, request: Proto, context: Context) -> Proto:
         name = self._subscription(request.subscription).name
+        self._desks.used(name)
         if request.HasField("snapshot"):
             await self._seek_snapshot(name, request.snapshot)
             return pubsub.SeekResponse.pb()()

@@ -40,12 +40,23 @@ MAX_TIME_US = 253_402_300_799_999_999
 
 
 class Resources:
-    """The calls. `changed` is told the broker's name of each subscription that is made or changed."""
+    """The calls. `used` is told the broker's name of each subscription that somebody changes, or seeks in, before.
 
-    def __init__(self, broker: MessageQueue, names: Names, admin: Admin, changed: Callable[[str], None]) -> None:
+    `changed` is told of each that was made or changed.
+    """
+
+    def __init__(
+        self,
+        broker: MessageQueue,
+        names: Names,
+        admin: Admin,
+        used: Callable[[str], None],
+        changed: Callable[[str], None],
+    ) -> None:
         self._broker = broker
         self._names = names
         self._admin = admin
+        self._used = used
         self._changed = changed
 
     def calls(self) -> Mapping[str, RawCall]:
@@ -117,6 +128,7 @@ class Resources:
         changes = changes_of(request.changes)
         async with self._admin.changing:
             found = self._subscription(request.subscription)
+            self._used(found.name)
             shown = own_options(self._names, found.name, found.options)
             options = self._broker_options(request.subscription, merge(shown, changes))
             _check_annotations(options.annotations, found.options.annotations)
@@ -147,6 +159,7 @@ class Resources:
 
     async def seek(self, request: v1.SeekRequest, context: Context) -> empty_pb2.Empty:
         name = self._subscription(request.subscription).name
+        self._used(name)
         if request.HasField("position"):
             await self._admin.run(lambda: self._broker.seek(name, position=request.position))
         elif request.HasField("time_us"):

@@ -22,14 +22,23 @@ PROTOCOL = 1
 
 
 class Extensions:
-    """The service. `changed` is told the broker's name of each subscription that is made or changed."""
+    """The service. `used` is told the broker's name of each subscription that somebody changes, or seeks in, before.
+
+    `changed` is told of each that was made or changed.
+    """
 
     def __init__(
-        self, broker: MessageQueue, names: Names, admin: Admin, delivery: Delivery, changed: Callable[[str], None]
+        self,
+        broker: MessageQueue,
+        names: Names,
+        admin: Admin,
+        delivery: Delivery,
+        used: Callable[[str], None],
+        changed: Callable[[str], None],
     ) -> None:
         self._names = names
         self._delivery = delivery
-        self._resources = Resources(broker, names, admin, changed)
+        self._resources = Resources(broker, names, admin, used, changed)
         self._stopping = asyncio.Event()
         self._keys = Keys(broker, names, admin, self._stopping)
         self._reading = Reading(broker, names, admin, self._stopping)
