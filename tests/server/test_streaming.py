@@ -305,7 +305,7 @@ def test_heartbeats_are_answered_to_those_who_expect_it(serve: Serve) -> None:
         ({}, {"subscription": SUBSCRIPTION}),
         ({}, {"max_outstanding_messages": 5}),
         ({}, {"max_outstanding_bytes": 5}),
-        ({}, {"client_id": "other"}),
+        ({}, {"protocol_version": 1}),
         ({}, {"stream_ack_deadline_seconds": 5}),
         ({}, {"modify_deadline_ack_ids": ["x"]}),
         ({}, {"modify_deadline_ack_ids": ["x"], "modify_deadline_seconds": [601]}),
@@ -318,6 +318,16 @@ def test_wrong_requests_end_the_stream(serve: Serve, first: dict[str, Any], then
     if then is not None:
         stream.send(**then)
     assert stream.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_client_may_say_again_who_it_is(serve: Serve) -> None:
+    server = serve()
+    subscribed(server)
+    stream = Stream(server.channel(), client_id="one", protocol_version=1)
+    stream.send(client_id="one")
+    stream.send()
+    assert not stream.read().received_messages
+    stream.cancel()
 
 
 def test_garbage_among_ack_ids_disturbs_nobody(serve: Serve) -> None:

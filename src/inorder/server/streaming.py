@@ -160,8 +160,8 @@ def _check_later(request: Proto) -> None:
         raise invalid("The subscription is named by the first request of a stream, and by no other.")
     if request.max_outstanding_messages or request.max_outstanding_bytes:
         raise invalid("Flow control is set by the first request of a stream, and by no other.")
-    if request.client_id:
-        raise invalid("The client_id is set by the first request of a stream, and by no other.")
+    if request.protocol_version:
+        raise invalid("The protocol_version is set by the first request of a stream, and by no other.")
     if request.stream_ack_deadline_seconds:
         within("stream_ack_deadline_seconds", request.stream_ack_deadline_seconds, *ACK_DEADLINE_SECONDS)
 
