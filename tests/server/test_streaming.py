@@ -330,13 +330,29 @@ def test_a_client_may_say_again_who_it_is(serve: Serve) -> None:
     stream.cancel()
 
 
-def test_garbage_among_ack_ids_disturbs_nobody(serve: Serve) -> None:
+def test_garbage_among_ack_ids_ends_the_stream_and_the_others_count(serve: Serve) -> None:
+    server = serve()
+    subscribed(server)
+    publish(server, "ab")
+    for garbage in ("garbage", ""):
+        stream = Stream(server.channel(), max_outstanding_messages=1)
+        received = stream.received(1)
+        stream.send(ack_ids=[garbage, *ack_ids(received)])
+        assert stream.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert server.broker.metrics(SUBSCRIPTION).backlog_messages == 0
+    stream = Stream(server.channel())
+    stream.send(modify_deadline_ack_ids=["garbage"], modify_deadline_seconds=[10])
+    assert stream.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_late_ack_ids_disturb_nobody(serve: Serve) -> None:
     server = serve()
     subscribed(server)
     publish(server, "a")
     stream = Stream(server.channel())
-    received = stream.received(1)
-    stream.send(ack_ids=["garbage", *ack_ids(received), ""])
+    answered = ack_ids(stream.received(1))
+    for _ in range(2):
+        stream.send(ack_ids=answered, modify_deadline_ack_ids=answered, modify_deadline_seconds=[10])
     wait_until(lambda: server.broker.metrics(SUBSCRIPTION).backlog_messages == 0)
     publish(server, "b")
     assert stream.data(1) == "b"

@@ -77,6 +77,12 @@ def no_ack_id(nonsense: Iterable[str]) -> Refusal:
     return invalid(f"You have passed an invalid ack ID to the service (ack_id={ack_id}).", InvalidAckId(ack_id))
 
 
+def check_ack_ids(invalid: Iterable[str]) -> None:
+    """Refuse what never was an ack id among those that had no effect; others may only be late."""
+    if nonsense := [ack_id for ack_id in invalid if not _ACK_ID.fullmatch(ack_id)]:
+        raise no_ack_id(nonsense)
+
+
 def outcome(ack_ids: Sequence[str], found: Found, prefix: str, over: Iterable[int]) -> Outcome:
     """Which of the ack ids had an effect, and which had none."""
     bad = {*found.over, *found.nonsense, *(f"{prefix}{lease}" for lease in over)}

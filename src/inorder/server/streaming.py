@@ -21,7 +21,7 @@ from inorder.errors import InorderError
 from inorder.message import Leased, Message
 from inorder.options import MAX_MESSAGE_BYTES
 from inorder.protocol import PROTOCOL_KEY
-from inorder.server.answers import Answers, Outcome, check_deadline, outcome
+from inorder.server.answers import Answers, Outcome, check_ack_ids, check_deadline, outcome
 from inorder.server.desk import Desk, FlowControl, stream_numbers
 from inorder.server.desks import Desks
 from inorder.server.extensions.delivery import Delivery
@@ -129,6 +129,8 @@ class StreamingPull:
         if stream.desk.exactly_once:
             await written
             stream.say(_confirmation(acked, modified))
+        else:
+            check_ack_ids([*acked.invalid, *modified.invalid])
 
     def _ack(self, stream: Stream, resource: str, ack_ids: Sequence[str]) -> Outcome:
         if not ack_ids:
