@@ -431,6 +431,18 @@ def test_wrong_configs_are_refused(serve: Serve, config: dict[str, Any], problem
     assert subscriber.get_subscription(subscription=SUBSCRIPTION).push_config == PushConfig()
 
 
+@pytest.mark.parametrize("paths", [["push_config"], ["push_config.push_endpoint"], []])
+def test_who_clears_the_endpoint_turns_push_off(serve: Serve, endpoint: Endpoint, paths: list[str]) -> None:
+    subscriber = pushed(serve(), endpoint, push_config={"no_wrapper": {"write_metadata": True}})
+    shown = subscriber.get_subscription(subscription=SUBSCRIPTION)
+    shown.push_config.push_endpoint = ""
+    if paths:
+        subscriber.update_subscription(subscription=shown, update_mask={"paths": paths})
+    else:
+        subscriber.modify_push_config(subscription=SUBSCRIPTION, push_config=shown.push_config)
+    assert subscriber.get_subscription(subscription=SUBSCRIPTION).push_config == PushConfig()
+
+
 def test_a_pushed_subscription_cannot_be_exactly_once(serve: Serve, endpoint: Endpoint) -> None:
     with pytest.raises(exceptions.InvalidArgument, match="Exactly-once delivery"):
         pushed(serve(), endpoint, enable_exactly_once_delivery=True)

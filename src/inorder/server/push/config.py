@@ -81,7 +81,10 @@ def endpoint_of(text: str) -> Endpoint:
 def check_push(config: Any, before: Any, *, anywhere: bool) -> None:
     """Refuse a PushConfig that cannot be honoured. One that says no version gets the one `before` had, or Google's."""
     if not config.push_endpoint:
-        if config.ByteSize():
+        turned_off = type(before)()  # by a client that has read it and cleared the endpoint alone
+        turned_off.CopyFrom(before)
+        turned_off.ClearField("push_endpoint")
+        if config.ByteSize() and config != turned_off:
             raise invalid("push_config.push_endpoint must be set, or nothing of push_config.")
         return
     endpoint = endpoint_of(config.push_endpoint)
