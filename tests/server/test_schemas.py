@@ -174,6 +174,11 @@ REFUSED: dict[str, tuple[Any, type[GoogleAPICallError], str]] = {
         "Expected projects/PROJECT",
     ),
     "a commit to nothing": (lambda c: commit(c, avro()), NotFound, "resource=state"),
+    "a rollback to nowhere": (
+        lambda c: c.schemas.rollback_schema(name=NAME, revision_id=""),
+        InvalidArgument,
+        "revision_id: say to which",
+    ),
     "a rollback of nothing": (
         lambda c: c.schemas.rollback_schema(name=NAME, revision_id="00000000"),
         NotFound,

@@ -112,6 +112,8 @@ class SchemaService:
 
     async def rollback_schema(self, request: Proto, context: Context) -> Proto:
         name, now_us = plain_name(request.name), self._clock.now_us()
+        if not request.revision_id:
+            raise InvalidArgument(f"revision_id: say to which revision {name} is to go back")
         schema = await self._change(lambda: self._book.rollback(name, request.revision_id, now_us))
         return schema_of(schema, schema.latest)
 
