@@ -8,6 +8,7 @@ import grpc
 import pytest
 from google.api_core import exceptions
 from google.cloud import pubsub_v1
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.pubsub_v1.types import PubsubMessage
 from google.rpc import error_details_pb2
 
@@ -148,6 +149,21 @@ def test_seek_to_a_time_replays_what_is_retained(timed: Running, clock: ManualCl
     assert pulled(subscriber) == []
     publish(timed, "e", "key")
     assert data(pulled(subscriber)) == "e"
+
+
+def test_seek_to_the_nanosecond_behind_a_message_leaves_it_out(timed: Running) -> None:
+    subscriber = subscribed(timed, retain_acked_messages=True)
+    publish(timed, "a")
+    (received,) = pulled(subscriber)
+    time = Timestamp()
+    time.CopyFrom(received.message.publish_time)
+    subscriber.seek(request={"subscription": SUBSCRIPTION, "time": time})
+    assert data(pulled(subscriber)) == "a"
+    time.nanos += 1
+    subscriber.seek(request={"subscription": SUBSCRIPTION, "time": time})
+    assert pulled(subscriber) == []
+    last = Timestamp(seconds=253_402_300_799, nanos=999_999_999)  # of all that there are
+    subscriber.seek(request={"subscription": SUBSCRIPTION, "time": last})
 
 
 def test_seek_by_the_retention_of_the_topic(timed: Running, clock: ManualClock) -> None:

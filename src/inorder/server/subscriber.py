@@ -12,6 +12,7 @@ from google.protobuf import empty_pb2
 from google.pubsub_v1.types import pubsub
 
 from inorder.broker import MessageQueue
+from inorder.clock import MICROSECONDS
 from inorder.errors import AlreadyExists, InorderError, NotFound
 from inorder.message import Leased, Message
 from inorder.metadata import SubscriptionMetadata
@@ -46,6 +47,7 @@ PullRequest = pubsub.PullRequest.pb()
 
 PULL_SECONDS = 30.0  # how long a pull waits whose client would wait longer
 MARGIN_SECONDS = 0.25  # before the client gives up: so that it gets an answer, and loses no message on its way
+TIME_SECONDS = (-62_135_596_800, 253_402_300_799)  # from the year 1 to the end of 9999
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -175,9 +177,11 @@ class Subscriber:
         if not request.HasField("time"):
             raise invalid("The target of a seek must be set: a time or a snapshot.")
         seconds = request.time.seconds
-        within("time.seconds", seconds, -62_135_596_800, 253_402_300_799)
+        within("time.seconds", seconds, *TIME_SECONDS)
         within("time.nanos", request.time.nanos, 0, 999_999_999)
-        time = _EPOCH + timedelta(seconds=seconds, microseconds=request.time.nanos // 1000)
+        # Rounded up, as what was published before the time counts as acked; the last time there is has no later one.
+        time_us = seconds * MICROSECONDS + (request.time.nanos + 999) // 1000
+        time = _EPOCH + timedelta(microseconds=min(time_us, (TIME_SECONDS[1] + 1) * MICROSECONDS - 1))
         await self._admin.run(lambda: self._broker.seek(name, time=time))
         return pubsub.SeekResponse.pb()()
 
