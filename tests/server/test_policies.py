@@ -72,6 +72,14 @@ def test_a_mask_changes_only_what_it_names(clients: Clients) -> None:
         set_policy(clients, TOPIC, {}, update_mask={"paths": ["roles"]})
 
 
+def test_without_a_mask_the_bindings_are_set_and_what_is_audited_stays(clients: Clients) -> None:
+    audited = {"audit_configs": [{"service": "pubsub.googleapis.com"}]}
+    set_policy(clients, TOPIC, audited, update_mask={"paths": ["audit_configs"]})
+    changed = set_policy(clients, TOPIC, {"bindings": [VIEWER]})
+    assert changed.bindings[0].role == "roles/pubsub.viewer"
+    assert [one.service for one in changed.audit_configs] == ["pubsub.googleapis.com"]
+
+
 CONDITION = {"title": "until noon", "expression": "request.time < timestamp('2030-01-01T12:00:00Z')"}
 REFUSED = {
     "a role": ({"bindings": [{"role": "viewer"}]}, "policy.bindings.role: expected roles/NAME"),

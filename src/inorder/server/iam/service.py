@@ -24,6 +24,7 @@ Proto: TypeAlias = Any  # a message of google.iam.v1: these have no types
 _ROLE = re.compile(r"(projects/[^/]+/|organizations/[^/]+/)?roles/[A-Za-z0-9_.]+")
 _MEMBER = re.compile(r"allUsers|allAuthenticatedUsers|[A-Za-z]+:.+")
 _PARTS = ("bindings", "etag", "version", "audit_configs")
+_DEFAULT_MASK = ("bindings", "etag", "version")  # Google's, and the version, which says how to read the bindings
 
 
 class PolicyService:
@@ -100,14 +101,11 @@ def policy_of(policy: StoredPolicy) -> Proto:
 
 
 def _merged(current: Proto, request: Proto) -> Proto:
-    """The policy in a request, or the current one with those of its fields that a mask names."""
+    """The current policy with those of its fields changed that a mask names."""
     wanted = policy_pb2.Policy()
-    if not request.update_mask.paths:
-        wanted.CopyFrom(request.policy)
-        return wanted
     wanted.CopyFrom(current)
     wanted.etag = b""
-    for path in request.update_mask.paths:
+    for path in request.update_mask.paths or _DEFAULT_MASK:
         if path not in _PARTS:
             raise InvalidArgument(f"update_mask: {path[:100]!r} is none of {', '.join(_PARTS)}")
         wanted.ClearField(path)
