@@ -104,6 +104,8 @@ def test_a_schema_without_a_project_is_one_of_the_server(tmp_path: Path) -> None
         ("[[topics]]\nname = '1st'", "topics 1 .1st.: Invalid resource name"),
         ("[[topics]]\nname = 'orders'\ncolour = 'red'", 'topics 1 .orders.: .*no field named "colour"'),
         ("[[topics]]\nname = 'orders'\nkms_key_name = 'k'", "not supported"),
+        ("[[topics]]\nname = 'orders'\nschema_settings = { schema = 'a/b', encoding = 'JSON' }", r"\(name=a/b\)"),
+        ("[[topics]]\nname = 'orders'\nschema_settings = { schema = 'order' }", "encoding: JSON"),
         ("[[subscriptions]]\nname = 'worker'", r"subscriptions 1 \(worker\): topic: say of which one"),
         ("[[subscriptions]]\nname = 'worker'\ntopic = 'orders'", "topic 'projects/shop/topics/orders' is not there"),
     ],

@@ -16,7 +16,15 @@ from google.protobuf import json_format
 from inorder.broker import MessageQueue
 from inorder.errors import InvalidArgument
 from inorder.server.names import Names
-from inorder.server.resources import Proto, Subscription, Topic, push_target, subscription_options, topic_options
+from inorder.server.resources import (
+    Proto,
+    Subscription,
+    Topic,
+    push_target,
+    subscription_options,
+    topic_options,
+    topic_schema,
+)
 from inorder.server.status import Refusal
 
 _DURATIONS = ("message_retention_duration", "minimum_backoff", "maximum_backoff", "ttl")
@@ -52,8 +60,10 @@ def _each(path: Path, tables: Mapping[str, Any], kind: str, make: Callable[[dict
 def _create_topic(table: dict[str, Any], broker: MessageQueue, names: Names) -> None:
     topic = _read(table, Topic(), "topics", names)
     name = names.new("topics", topic.name)
+    options = topic_options(topic)
+    topic_schema(options)  # refuses what is none; it need not be there yet
     if not broker.topic_exists(name):
-        broker.register_topic(name, topic_options(topic))
+        broker.register_topic(name, options)
 
 
 def _create_subscription(
