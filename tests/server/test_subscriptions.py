@@ -216,6 +216,16 @@ def test_what_the_embedded_api_set_is_kept_by_an_update(serve: Serve, text: str)
     assert json.loads(topic.options.annotations)["text"] == text
 
 
+@pytest.mark.parametrize("labels", [5, {"a": "\ud800"}])
+def test_what_the_embedded_api_set_and_google_does_not_know_disturbs_no_other(serve: Serve, labels: object) -> None:
+    server = serve(project="shop")
+    server.broker.register_topic("orders", {"annotations": json.dumps({"google.pubsub.v1": {"labels": labels}})})
+    server.broker.register_topic("other")
+    listed = server.publisher().list_topics(project="projects/shop")
+    assert [one.name for one in listed] == [TOPIC, "projects/shop/topics/other"]
+    assert publish(server, "a")
+
+
 def test_seconds_that_are_nearly_whole_are_shown_as_a_duration(serve: Serve) -> None:
     server = serve(project="shop")
     server.broker.register_topic("orders")

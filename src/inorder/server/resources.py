@@ -387,7 +387,10 @@ def _kept(resource: Proto, annotations: str) -> str:
 
 def _remembered(kind: type[Any], annotations: str) -> Proto:
     """A resource that has what was kept, and nothing else."""
-    return json_format.ParseDict(googles_part(annotations), kind(), ignore_unknown_fields=True)
+    try:
+        return json_format.ParseDict(googles_part(annotations), kind(), ignore_unknown_fields=True)
+    except (json_format.Error, ValueError):  # the embedded API has set it, and these calls would not have
+        return kind()
 
 
 def googles_part(annotations: str) -> Mapping[str, Any]:
