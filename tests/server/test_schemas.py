@@ -1,9 +1,11 @@
 """google.pubsub.v1.SchemaService by Google's own client."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,14 @@ from google.api_core.exceptions import (
     ResourceExhausted,
 )
 from google.pubsub_v1.types import Encoding, Schema, SchemaView
+from google.pubsub_v1.types import schema as types
 
+from inorder.clock import SYSTEM_CLOCK
 from inorder.server.documents import MemoryDocuments
-from inorder.server.schemas.book import SchemaSettings
+from inorder.server.schemas import service
+from inorder.server.schemas.book import SchemaBook, SchemaSettings
+from inorder.server.schemas.definition import Definition, SchemaType, compile_definition
 from inorder.server.schemas.definition import Encoding as OurEncoding
-from inorder.server.schemas.definition import SchemaType, compile_definition
 from inorder.server.sqlite_documents import SqliteDocuments
 
 from .admin_server import Clients, serving
@@ -328,3 +333,32 @@ def test_schemas_survive_a_restart(tmp_path: Path) -> None:
         assert clients.schemas.get_schema(name=kept.name) == kept
         third = commit(clients, avro("capital", "motto"))
         assert third.revision_id not in (first.revision_id, second.revision_id)
+
+
+def test_definitions_of_clients_that_went_away_count_until_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: list[str] = []
+    go_on = threading.Event()
+
+    def compiled(type_: int, text: str) -> Definition:
+        running.append(text)
+        assert go_on.wait(30)
+        return compile_definition(type_, text)
+
+    async def run() -> None:
+        schemas = service.SchemaService(SchemaBook(), MemoryDocuments(), SYSTEM_CLOCK, nullcontext)
+        request = types.ValidateSchemaRequest.pb()(parent=PARENT, schema={"type_": AVRO, "definition": avro()})
+        gone = [asyncio.create_task(schemas.validate_schema(request, None)) for _ in range(service.MAX_COMPILING)]
+        while len(running) < service.MAX_COMPILING:  # noqa: ASYNC110  threads begin them
+            await asyncio.sleep(0.001)
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        waiting = asyncio.create_task(schemas.validate_schema(request, None))
+        await asyncio.sleep(0.05)
+        begun = len(running)
+        go_on.set()
+        await waiting
+        assert begun == service.MAX_COMPILING
+
+    monkeypatch.setattr(service, "compile_definition", compiled)
+    asyncio.run(run())

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -171,15 +172,23 @@ class SchemaService:
 
     async def _compiled(self, schema: Proto) -> Definition:
         """The definition in a request; checking it may take long, so the loop goes on meanwhile."""
-        async with self._compiling:
-            if _COMPILED in schema.DESCRIPTOR.fields_by_name and schema.HasField(_COMPILED):
-                if schema.definition:
-                    raise InvalidArgument(f"schema: either a definition or {_COMPILED}, not both")
-                given = schema.compiled_proto_schema
-                return await asyncio.to_thread(
-                    precompiled_definition, schema.type_, given.compiled_bytes, given.root_message
-                )
-            return await asyncio.to_thread(compile_definition, schema.type_, schema.definition)
+        if _COMPILED in schema.DESCRIPTOR.fields_by_name and schema.HasField(_COMPILED):
+            if schema.definition:
+                raise InvalidArgument(f"schema: either a definition or {_COMPILED}, not both")
+            given = schema.compiled_proto_schema
+            check = partial(precompiled_definition, schema.type_, given.compiled_bytes, given.root_message)
+        else:
+            check = partial(compile_definition, schema.type_, schema.definition)
+        await self._compiling.acquire()
+
+        async def compiled() -> Definition:
+            try:
+                return await asyncio.to_thread(check)
+            finally:
+                self._compiling.release()
+
+        # A client that goes away does not end the thread, which counts until it is done.
+        return await to_the_end(compiled())
 
     async def _change(self, decide: Callable[[], Schema]) -> Schema:
         """What a verb of the book decides, once it is durable. Deciding may take long, too."""
