@@ -7,7 +7,10 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
+import time
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,9 @@ from google.pubsub_v1.types import Encoding, Schema, Subscription, Topic
 from inorder.message import Message
 from inorder.protocol import PRODUCER_KEY
 from inorder.server.http import MAX_HEAD_BYTES
-from inorder.server.rest.routes import all_calls
+from inorder.server.rest import service
+from inorder.server.rest.routes import Route, all_calls
+from inorder.server.rest.transcoding import request_of
 from inorder.server.security.options import PeerLimits, Security
 from inorder.server.services import SERVICES, STREAMS
 
@@ -452,6 +457,32 @@ def test_who_goes_while_it_waits_for_a_message_takes_none(subscribed: Rest) -> N
     broker.publish("orders", [Message(b"x", ordering_key="k")])
     [message] = broker.pull("worker", 10)
     assert message.delivery_attempt == 1
+
+
+def test_what_is_large_is_read_alone_although_its_client_has_gone(
+    subscribed: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading: list[int] = []
+    go_on = threading.Event()
+
+    def read(route: Route, kind: Any, query: Any, body: bytes) -> bytes:
+        reading.append(len(body))
+        assert go_on.wait(30)
+        return request_of(route, kind, query, body)
+
+    monkeypatch.setattr(service, "request_of", read)
+    body = json.dumps({"messages": [{"data": b64encode(bytes(service.LARGE_BYTES)).decode()}]})
+    for _ in range(2):
+        with closing(subscribed.connection()) as connection:
+            connection.request("POST", f"/v1/{TOPIC}:publish", body)
+            wait_until(lambda: bool(reading))
+    with ThreadPoolExecutor(1) as other:
+        answer = other.submit(subscribed, "POST", f"/v1/{TOPIC}:publish", json.loads(body))
+        time.sleep(0.05)
+        begun = len(reading)
+        go_on.set()
+        assert answer.result(30)[0] == 200
+    assert begun == 1
 
 
 def test_a_server_that_stops_answers_who_waits(subscribed: Rest) -> None:

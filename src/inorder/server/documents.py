@@ -6,7 +6,7 @@ Schemas and policies change seldom and are read whole when the server starts. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from inorder.pending import Pending
@@ -50,3 +50,16 @@ async def to_the_end(work: Awaitable[T]) -> T:
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
     return await asyncio.shield(task)
+
+
+async def in_turn(turns: asyncio.Semaphore, call: Callable[[], T]) -> T:
+    """What a thread answers. Its turn lasts until the thread is done, although its client may have gone before."""
+    await turns.acquire()
+
+    async def run() -> T:
+        try:
+            return await asyncio.to_thread(call)
+        finally:
+            turns.release()
+
+    return await to_the_end(run())

@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 import grpc
 
+from inorder.server.documents import in_turn
 from inorder.server.gates import Served
 from inorder.server.http import Request, Response
 from inorder.server.rest.routes import route_of
@@ -41,7 +42,7 @@ class Rest:
 
     def __init__(self, calls: Mapping[str, Served]) -> None:
         self._calls = calls
-        self._large = asyncio.Lock()
+        self._large = asyncio.Semaphore(1)
 
     async def answer(self, request: Request) -> Response:
         if (request.method, request.path) == ("GET", "/"):
@@ -73,8 +74,7 @@ class Rest:
         """Of what is large, one at a time and beside the loop: megabytes of JSON take seconds, and others wait."""
         if size < LARGE_BYTES:
             return transcode()
-        async with self._large:
-            return await asyncio.to_thread(transcode)
+        return await in_turn(self._large, transcode)
 
 
 class _Ended(Exception):

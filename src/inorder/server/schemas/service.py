@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 
 from inorder.clock import MICROSECONDS, Clock
 from inorder.errors import InvalidArgument
-from inorder.server.documents import Documents, to_the_end
+from inorder.server.documents import Documents, in_turn, to_the_end
 from inorder.server.schemas.book import (
     MessageRefused,
     Revision,
@@ -179,16 +179,7 @@ class SchemaService:
             check = partial(precompiled_definition, schema.type_, given.compiled_bytes, given.root_message)
         else:
             check = partial(compile_definition, schema.type_, schema.definition)
-        await self._compiling.acquire()
-
-        async def compiled() -> Definition:
-            try:
-                return await asyncio.to_thread(check)
-            finally:
-                self._compiling.release()
-
-        # A client that goes away does not end the thread, which counts until it is done.
-        return await to_the_end(compiled())
+        return await in_turn(self._compiling, check)
 
     async def _change(self, decide: Callable[[], Schema]) -> Schema:
         """What a verb of the book decides, once it is durable. Deciding may take long, too."""
