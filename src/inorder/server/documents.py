@@ -6,13 +6,17 @@ Schemas and policies change seldom and are read whole when the server starts. So
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from inorder.errors import InorderError
 from inorder.pending import Pending
+from inorder.server.status import Refusal
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 _under_way: set[asyncio.Future[Any]] = set()  # a loop remembers its tasks only as long as others do
 
 
@@ -49,7 +53,18 @@ async def to_the_end(work: Awaitable[T]) -> T:
     task = asyncio.ensure_future(work)
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
-    return await asyncio.shield(task)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_without_client)
+        raise
+
+
+def _without_client(task: asyncio.Future[Any]) -> None:
+    """What is refused to who has gone is nobody's mistake, and asyncio would log it as one."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, InorderError | Refusal):
+        _log.error("a call failed whose client has gone", exc_info=error)
 
 
 async def in_turn(turns: asyncio.Semaphore, call: Callable[[], T]) -> T:

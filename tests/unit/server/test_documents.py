@@ -1,6 +1,7 @@
 """Documents: what was awaited is there afterwards; on disk, also for the next process."""
 
 import asyncio
+import gc
 import sqlite3
 from collections.abc import Awaitable, Mapping
 from contextlib import closing
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from inorder.errors import Closed, JournalDamaged, JournalFailed, JournalTooNew
+from inorder.errors import Closed, JournalDamaged, JournalFailed, JournalTooNew, TopicAlreadyExists
 from inorder.pending import Pending
 from inorder.server.documents import Documents, MemoryDocuments, to_the_end
 from inorder.server.sqlite_documents import FILE, SqliteDocuments
+from inorder.server.status import invalid
 
 
 async def use(documents: Documents) -> None:
@@ -119,3 +121,35 @@ def test_a_change_goes_on_when_the_client_has_gone() -> None:
         return memory
 
     assert asyncio.run(run()) == {"a": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (TopicAlreadyExists("orders"), []),
+        (invalid("no such thing"), []),
+        (KeyError("orders"), ["a call failed whose client has gone"]),
+    ],
+)
+def test_what_is_refused_to_a_client_that_has_gone_is_not_logged(
+    caplog: pytest.LogCaptureFixture, error: Exception, logged: list[str]
+) -> None:
+    async def run() -> None:
+        gone = asyncio.Event()
+
+        async def change() -> None:
+            await gone.wait()
+            raise error
+
+        client = asyncio.ensure_future(to_the_end(change()))
+        await asyncio.sleep(0)
+        client.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await client
+        gone.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    gc.collect()  # by which asyncio finds what nobody has looked at
+    assert [record.getMessage() for record in caplog.records] == logged
