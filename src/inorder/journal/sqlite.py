@@ -10,7 +10,6 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from ctypes import py_object, pythonapi
 from typing import Any
 from zlib import crc32
 
@@ -268,6 +267,8 @@ class SqliteStore:
     def _leave_to_parent(self) -> None:
         # Nor may a forked process let go of it: that would roll back, in memory that both share, what the parent has
         # written and not committed yet. So it stays, also when the process ends.
+        from ctypes import py_object, pythonapi  # here, as hardly a process needs it
+
         pythonapi.Py_IncRef(py_object(self._connection))
 
 
