@@ -160,6 +160,35 @@ def test_policies_of_snapshots_topics_and_subscriptions_go_with_them(server: Run
     assert [roles(resource) for resource in resources] == [[], [], []]
 
 
+@pytest.mark.parametrize(
+    ("resource", "deletes"),
+    [(TOPIC, "unregister_topic"), (SUBSCRIPTION, "unregister_subscription"), (BEFORE, "delete_snapshot")],
+)
+def test_a_policy_that_is_set_while_its_resource_is_deleted_goes_with_it(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, resource: str, deletes: str
+) -> None:
+    server = serve()
+    publisher, subscriber = server.raw_publisher(), subscribed(server)
+    subscriber.create_snapshot(name=BEFORE, subscription=SUBSCRIPTION)
+    policy = policy_pb2.Policy(bindings=[policy_pb2.Binding(role="roles/pubsub.viewer", members=["user:a@b.c"])])
+    delete = getattr(server.broker, deletes)
+
+    def deleting(name: str) -> None:
+        publisher.set_iam_policy(request=iam_policy_pb2.SetIamPolicyRequest(resource=resource, policy=policy))
+        delete(name)
+
+    monkeypatch.setattr(server.broker, deletes, deleting)
+    for call, name in (
+        (subscriber.delete_snapshot, {"snapshot": BEFORE}),
+        (subscriber.delete_subscription, {"subscription": SUBSCRIPTION}),
+        (publisher.delete_topic, {"topic": TOPIC}),
+    ):
+        call(**name)
+    subscribed(server).create_snapshot(name=BEFORE, subscription=SUBSCRIPTION)
+    shown = publisher.get_iam_policy(request=iam_policy_pb2.GetIamPolicyRequest(resource=resource))
+    assert list(shown.bindings) == []
+
+
 @pytest.mark.parametrize("journal", ["segments", "sqlite"])
 def test_snapshots_survive_a_restart_of_the_server(tmp_path: Path, serve: Serve, journal: Any) -> None:
     first = serve(MessageQueue.open(tmp_path, journal=journal))

@@ -55,7 +55,7 @@ def _once(attempt: v1.Attempt) -> Attempt:
 
 
 class Publisher:
-    """The calls of the service. `forget` is told the name of each topic that is about to be deleted."""
+    """The calls of the service. `forget` is told the name of each topic that is deleted, before and after."""
 
     def __init__(
         self,
@@ -155,6 +155,7 @@ class Publisher:
             await self._admin.run(lambda: self._broker.unregister_topic(name))
         except NotFound:
             raise topic_missing(request.topic) from None
+        await self._forget(request.topic)  # and what was set of it meanwhile
         self._asked.pop(request.topic, None)
         return empty_pb2.Empty()
 

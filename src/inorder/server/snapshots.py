@@ -30,7 +30,7 @@ from inorder.server.status import (
 
 
 class Snapshots:
-    """The calls. `forget` is told of each snapshot that is about to be deleted."""
+    """The calls. `forget` is told of each snapshot that is deleted, before and after."""
 
     def __init__(
         self, broker: MessageQueue, names: Names, admin: Admin, forget: Callable[[str], Awaitable[None]]
@@ -115,6 +115,7 @@ class Snapshots:
             await self._admin.run(lambda: self._broker.delete_snapshot(name))
         except NotFound:
             raise snapshot_missing(request.snapshot) from None
+        await self._forget(request.snapshot)  # and what was set of it meanwhile
         return empty_pb2.Empty()
 
     def of_topic(self, topic: str) -> list[str]:

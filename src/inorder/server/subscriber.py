@@ -54,7 +54,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Subscriber:
     """The calls of the service. `window` is how many messages of a key may be out, where order is kept.
 
-    `forget` is told of each subscription that is about to be deleted.
+    `forget` is told of each subscription that is deleted, before and after.
     """
 
     def __init__(
@@ -166,6 +166,7 @@ class Subscriber:
             await self._admin.run(lambda: self._broker.unregister_subscription(name))
         except NotFound:
             raise subscription_missing(request.subscription) from None
+        await self._forget(request.subscription)  # and what was set of it meanwhile
         return empty_pb2.Empty()
 
     async def seek(self, request: Proto, context: Context) -> Proto:

@@ -47,10 +47,10 @@ class PolicyService:
 
     async def set_iam_policy(self, request: Proto, context: Context) -> Proto:
         resource = request.resource
-        self._check_there(resource)
 
         async def change() -> StoredPolicy:
             async with self._changing:
+                self._check_there(resource)  # by now
                 wanted = _merged(policy_of(self._book.get(resource)), request)
                 _check_policy(wanted)
                 etag = wanted.etag
@@ -77,7 +77,7 @@ class PolicyService:
         return iam_policy_pb2.TestIamPermissionsResponse(permissions=held if self._exists(request.resource) else ())
 
     async def forget(self, resource: str) -> None:
-        """The resource is about to be deleted: one of its name that is made later begins without a policy."""
+        """The resource is deleted: one of its name that is made later begins without a policy."""
 
         async def change() -> None:
             async with self._changing:
