@@ -226,6 +226,27 @@ def test_what_the_embedded_api_set_and_google_does_not_know_disturbs_no_other(se
     assert publish(server, "a")
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("enable_exactly_once_delivery", True), ("push_config", {"push_endpoint": "http://localhost:1/"})],
+)
+def test_what_is_strict_for_a_while_then_has_its_own_window_again(serve: Serve, path: str, value: Any) -> None:
+    server = serve(project="shop")
+    server.broker.register_topic("orders")
+    server.broker.register_subscription("worker", "orders", {"message_ordering": True, "max_outstanding_per_key": 3})
+
+    def window_after(path: str, value: Any) -> int:
+        mask = field_mask_pb2.FieldMask(paths=[path])
+        server.subscriber().update_subscription(subscription={"name": SUBSCRIPTION, path: value}, update_mask=mask)
+        found = server.broker.get_subscription("worker")
+        assert found is not None
+        return found.options.max_outstanding_per_key
+
+    assert window_after(path, value) == 1
+    assert window_after("labels", {"team": "north"}) == 1
+    assert window_after(path, None) == 3
+
+
 def test_seconds_that_are_nearly_whole_are_shown_as_a_duration(serve: Serve) -> None:
     server = serve(project="shop")
     server.broker.register_topic("orders")

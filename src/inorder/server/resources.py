@@ -100,6 +100,7 @@ MAX_OUTSTANDING_PER_KEY = 1_000  # as many as one pull may return
 UNLIMITED = QueueLimits(max_messages=None, max_bytes=None)
 
 _SECTION = "google.pubsub.v1"  # of the annotations, which others may use as well
+_OWN_WINDOW = "inorder.maxOutstandingPerKey"  # in it: what a subscription had that is `_strict` for the time being
 
 
 # -- topics ----------------------------------------------------------------------------------------
@@ -180,9 +181,13 @@ def subscription_options(
     }
     wanted = {field: read() for field, read in readers.items() if not _same(field, subscription, shown)}
     strict = _strict(subscription)
+    own_window = googles_part(before.annotations).get(_OWN_WINDOW)
     if before.enable_message_ordering and strict != (shown is not None and _strict(shown)):
-        wanted["max_outstanding_per_key"] = 1 if strict else window
-    return replace(before, **wanted, annotations=_kept(subscription, before.annotations))
+        if strict and shown is not None:
+            own_window = before.max_outstanding_per_key
+        wanted["max_outstanding_per_key"] = 1 if strict else own_window or window
+    aside = {_OWN_WINDOW: own_window} if strict and own_window else {}
+    return replace(before, **wanted, annotations=_kept(subscription, before.annotations, aside))
 
 
 def _strict(subscription: Proto) -> bool:
@@ -375,14 +380,15 @@ def _check_labels(resource: Proto) -> None:
             raise invalid(f"labels: keys of 1 to 63 characters and values of at most 63, not {name!r}: {value!r}.")
 
 
-def _kept(resource: Proto, annotations: str) -> str:
-    """The annotations of a resource, with what the broker does not know of it."""
+def _kept(resource: Proto, annotations: str, aside: Mapping[str, Any] | None = None) -> str:
+    """The annotations of a resource, with what the broker does not know of it, and what is to be kept `aside`."""
     rest = type(resource)()
     rest.CopyFrom(resource)
     for field in resource.DESCRIPTOR.fields:
         if field.name not in KEPT[resource.DESCRIPTOR.name]:
             rest.ClearField(field.name)
-    return json.dumps({**_sections(annotations), _SECTION: json_format.MessageToDict(rest)}, ensure_ascii=False)
+    section = {**json_format.MessageToDict(rest), **(aside or {})}
+    return json.dumps({**_sections(annotations), _SECTION: section}, ensure_ascii=False)
 
 
 def _remembered(kind: type[Any], annotations: str) -> Proto:
