@@ -172,24 +172,34 @@ class Results(Generic[Out]):
         if self._options.work_kind != "async" and self._kind_of_feed is not FeedTask:
             return self._begin(bell, None), None
         loop_thread = LoopThread()
+        begun: list[Run] = []
         try:
-            return loop_thread.call(lambda: self._begin(bell, loop_thread.loop)), loop_thread
+            loop_thread.call(lambda: begun.append(self._begin(bell, loop_thread.loop)))
+            return begun[0], loop_thread
         except BaseException:
+            # As Ctrl-C: on the loop, for it may only be about to begin.
+            loop_thread.soon(lambda: [run.stop() for run in begun])
             loop_thread.stop()
             raise
 
     def _begin(self, bell: Bell, loop: asyncio.AbstractEventLoop | None) -> Run:
-        with self._beginning:
-            if self._run is not None:
-                raise FailedPrecondition("the outputs of a pass can be read once; call map again for another pass")
-            run = Run(self._options, bell)
-            crew, calls = self._crew(run, loop)
-            run.assign(self._feed(crew, loop), crew, calls)
-            self._run = run
-            if self._drained:
-                run.drain()
-            run.start()
+        run: Run | None = None
+        try:
+            with self._beginning:
+                if self._run is not None:
+                    raise FailedPrecondition("the outputs of a pass can be read once; call map again for another pass")
+                run = Run(self._options, bell)
+                crew, calls = self._crew(run, loop)
+                run.assign(self._feed(crew, loop), crew, calls)
+                self._run = run
+                if self._drained:
+                    run.drain()
+                run.start()
             return run
+        except BaseException:  # as Ctrl-C, or that there are no threads: nobody reads, so nobody else ends it
+            if run is not None and self._run is run:
+                run.stop()
+            raise
 
     def _crew(self, run: Run, loop: asyncio.AbstractEventLoop | None) -> tuple[Crew[Job], Calls]:
         options = self._options

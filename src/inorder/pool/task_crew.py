@@ -225,8 +225,12 @@ class LoopThread:
         self._stop = asyncio.Event()
         self._maker = threading.get_ident()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="inorder-loop", daemon=True)
-        self._thread.start()
-        self.loop = self._ready.result()
+        try:
+            self._thread.start()
+            self.loop = self._ready.result()
+        except BaseException:  # as Ctrl-C: nobody else will end it
+            self._ready.map(lambda loop: loop.call_soon_threadsafe(self._stop.set))
+            raise
 
     async def _run(self) -> None:
         self._ready.set_result(asyncio.get_running_loop())
@@ -245,9 +249,13 @@ class LoopThread:
         self.loop.call_soon_threadsafe(run)
         return made.result()
 
-    def stop(self) -> None:
+    def soon(self, call: Callable[[], object]) -> None:
+        """Have the loop make a call, behind all others."""
         with contextlib.suppress(RuntimeError):  # it has ended already
-            self.loop.call_soon_threadsafe(self._stop.set)
+            self.loop.call_soon_threadsafe(call)
+
+    def stop(self) -> None:
+        self.soon(self._stop.set)
 
     def finish(self, last: Coroutine[Any, Any, object]) -> None:
         """Run something to its end, then end. Who made this loop waits for it.

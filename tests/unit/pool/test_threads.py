@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from inorder.clock import SYSTEM_CLOCK
 from inorder.pool import Autoscale, ItemError, ItemGap, ItemTimeout, Outputs, Retry, WorkerPool, WorkersStuck
 from inorder.testing import ManualClock
 
-from ..interrupts import is_signalled
+from ..interrupts import is_interrupted, is_signalled
 
 PATIENCE_SECONDS = 30
 
@@ -223,6 +224,21 @@ def test_several_threads_may_stop_drain_and_look_at_the_same_time() -> None:
 
 
 # -- bounds ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+@pytest.mark.parametrize("fn", [same, same_async])
+def test_a_pass_that_is_interrupted_at_any_step_of_its_beginning_leaves_nothing_behind(
+    fn: Callable[[int], Any], at_hand: bool
+) -> None:
+    step, interrupted = 0, True
+    while interrupted:
+        step += 1
+        outputs = iter(WorkerPool[int](fn, workers=2).map(range(10**9) if at_hand else iter(range(10**9))))
+        interrupted = is_interrupted(partial(next, outputs), step)
+        del outputs
+        wait_until(lambda: not any(map(threads, ("inorder-worker", "inorder-source", "inorder-loop"))))
+    assert step > 20
 
 
 @pytest.mark.parametrize("at_hand", [True, False])
