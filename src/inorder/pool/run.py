@@ -117,16 +117,16 @@ class Run:
         self.crew.wake()
 
     def _admit(self, item: Any, now_us: int) -> None:
-        key: Hashable = FREE
-        if self._options.partition_key is not None:
+        if self._options.partition_key is None:
+            number = self._window.admit(item, FREE, now_us)
+        else:
             try:
                 found = self._options.partition_key(item)
-                hash(found)
+                key: Hashable = FREE if found is None else (found,)  # so that no key looks like none, as 0 and "" would
+                number = self._window.admit(item, key, now_us)
             except Exception as error:  # it fails in its place, where others may wait for it
                 self._without_key[self._window.issued] = error
-            else:
-                key = FREE if found is None else (found,)  # so that no key looks like none, as 0 and "" would
-        number = self._window.admit(item, key, now_us)
+                number = self._window.admit(item, FREE, now_us)
         if self._options.order_timeout is not None and number == self._window.head:
             self._watch_head()
 

@@ -75,11 +75,11 @@ class Window:
     def admit(self, item: Any, key: Hashable, now_us: int) -> int:
         """Give an item its number, which is returned, and its place, of which one must be free."""
         number = self.issued
+        self._lanes.put(((number, key, item),))  # first: a key that cannot be compared with others raises
         self.issued = number + 1
         self.inside[number] = item
         if number == self._head:
             self.head_since_us = now_us
-        self._lanes.put(((number, key, item),))
         return number
 
     # -- work --------------------------------------------------------------------------------------

@@ -220,6 +220,22 @@ def test_an_item_whose_key_cannot_be_found_fails_in_its_place(key: Callable[[Any
     assert isinstance(bad.error, ZeroDivisionError | TypeError)
 
 
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_an_item_whose_key_cannot_be_compared_with_that_of_another_fails_in_its_place(at_hand: bool) -> None:
+    class Incomparable:
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            raise TypeError("neither equal nor not")
+
+    bench = Bench(sleep, workers=2, preserve_order=True, on_error="emit", partition_key=lambda _: Incomparable())
+    items = [1.0, 2.0, 3.0]
+    first, second, third = bench.run(items if at_hand else bench.source(items))
+    assert first == 1.0
+    assert [str(second.error), str(third.error)] == ["neither equal nor not"] * 2
+
+
 def test_an_item_that_is_tried_again_keeps_its_key_waiting() -> None:
     order: list[str] = []
     fails = iter([True, False, False])
