@@ -184,6 +184,21 @@ def test_a_run_that_fails_is_told_in_a_line_and_the_next_one_goes_on_without_los
     }
 
 
+def test_a_function_may_use_other_modules_of_the_folder_in_workers(tmp_path: Path, capsys: CAPSYS) -> None:
+    put(tmp_path, [{"order_id": "a", "n": 1, "data": "x"}])
+    (tmp_path / "sounds").mkdir()
+    (tmp_path / "sounds" / "__init__.py").write_text("def twice(text):\n    return text * 2\n")
+    (tmp_path / "loudness.py").write_text("import sounds\ndef louder(text):\n    return sounds.twice(text).upper()\n")
+    function = (
+        "import loudness\ndef enrich(rows):\n    return rows.withColumn('data', F.udf(loudness.louder)('data'))\n"
+    )
+    (tmp_path / "loud_functions.py").write_text(f"from pyspark.sql import functions as F\n{function}")
+    file = pipeline(tmp_path, HEAD, FILES, transform(python="loud_functions:enrich"), PARQUET, AVAILABLE_NOW)
+    code, _, err = run(capsys, "run", file)
+    assert code == 0, err
+    assert [row["data"] for row in written(tmp_path / "table")] == ["XX"]
+
+
 def test_a_batch_that_is_done_is_not_blamed_for_the_one_that_could_not_begin(
     queue: MessageQueue, tmp_path: Path, capsys: CAPSYS
 ) -> None:

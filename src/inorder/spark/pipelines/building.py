@@ -193,8 +193,7 @@ def _module(name: str, folder: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-        # Workers do not have the folder: what they run of it travels with the tasks.
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        _let_travel(folder)
         return module
     except ImportError as error:
         raise InvalidArgument(
@@ -202,6 +201,14 @@ def _module(name: str, folder: Path) -> ModuleType:
         ) from error
     except Exception as error:
         raise InvalidArgument(f"python: {name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _let_travel(folder: Path) -> None:
+    """Workers do not have the folder: what they run of its modules, whoever imports them, goes with the tasks."""
+    for name, module in [*sys.modules.items()]:
+        place = folder.joinpath(*name.split("."))
+        if getattr(module, "__file__", None) in (f"{place}.py", str(place / "__init__.py")):
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _tried(function: Function, rows: DataFrame) -> DataFrame:
