@@ -202,3 +202,11 @@ def test_a_machine_that_does_not_find_itself_by_its_name_runs_spark(tmp_path: Pa
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_may_have_any_name_whatever_the_locale_is(tmp_path: Path) -> None:
+    path = tmp_path / "größe.jsonl"
+    path.write_text('{"k": "a", "s": 1}\n{"k": "a", "s": 2}\n')
+    command = [sys.executable, "-m", "inorder", "audit", str(path), "--key", "k", "--sequence", "s", "--json"]
+    done = subprocess.run(command, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

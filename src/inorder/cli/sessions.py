@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import locale
 import logging
 import os
 import sys
@@ -65,6 +66,8 @@ def session(
         if remote is None:
             java = java_options(conf.get(_JAVA_OPTIONS, ""), log_level=log_level)
             settings = {"spark.app.name": f"inorder: {who}", **_QUIET, **quiet, **conf, _JAVA_OPTIONS: java}
+            if sys.getfilesystemencoding() == "utf-8" and locale.getencoding().lower() not in ("utf-8", "utf8"):
+                os.environ["LC_ALL"] = "C.UTF-8"  # or Java names files otherwise than we do, where LC_ALL is C
             if settings["spark.master"].startswith("local"):
                 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # without a network, a name may lead nowhere
         for name, value in settings.items() if ours else ():
