@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.errors import JournalDamaged
-from inorder.journal import Location, Part
+from inorder.journal import SEGMENT_BLOCK, Location, Part
 from inorder.journal.files import File, Files, Folder, write_all
 from inorder.journal.findings import Finding, Meaning, Meter, Progress, Repaired, Verified
 from inorder.journal.frames import (
@@ -40,7 +40,7 @@ from inorder.journal.layout import (
     snapshot_name,
     write_snapshot,
 )
-from inorder.journal.mending import mended
+from inorder.journal.mending import mended, segment_and_runs
 from inorder.journal.opening import had_been_durable, was_complete
 
 
@@ -205,14 +205,22 @@ class _Repairing:
                 f"left {finding.file} as it is: the snapshot stands for it, "
                 f"but what was at byte {finding.position} cannot be read again"
             )
-        self._mend_snapshot(found.snapshot, {number for number, *_ in places})
+        self._mend_snapshot(found, {number for number, *_ in places})
         return False
 
-    def _mend_snapshot(self, number: int, damaged: set[int]) -> None:
+    def _mend_snapshot(self, found: Layout, damaged: set[int]) -> None:
         if not damaged:
             return
+        number = found.snapshot
         name, body = snapshot_name(number), read_snapshot(self._folder, number)
-        new = mended(body, self._folder, sorted(damaged))
+        parts = (segment_and_runs(self._folder, other) for other in sorted(damaged))
+        sizes = {other: self._folder.open(log_name(other)).size() for other in found.logs if other < number}
+        left = [
+            Part(first_location(other), other << SEGMENT_SHIFT | size, size)
+            for other, size in sizes.items()
+            if size >= FILE_HEADER  # or readers take it for gone
+        ]
+        new = mended(body, parts, left, SEGMENT_BLOCK)
         if new != body:
             self._copy(name)
             if TEMPORARY in self._folder.names():  # of an owner or a repair that was interrupted: it stands for nothing

@@ -4,14 +4,17 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from pathlib import Path
+from zlib import crc32
 
 from inorder.errors import JournalDamaged, JournalFailed
-from inorder.journal import Location
+from inorder.journal import SQLITE_BLOCK, Location, Part
 from inorder.journal.files import Folder
 from inorder.journal.findings import Finding, Meaning, Meter, Progress, Repaired, Verified
 from inorder.journal.head import HEAD_NAME, Head
 from inorder.journal.index import lost_parts, plain_snapshot
 from inorder.journal.layout import DATABASE, read_head
+from inorder.journal.mending import Runs, mended
 from inorder.journal.segment_tools import copies_folder
 from inorder.journal.sqlite import (
     BEHIND,
@@ -87,18 +90,22 @@ def _in_snapshot(connection: sqlite3.Connection, meaning: Meaning | None) -> lis
 
 def _checked(connection: sqlite3.Connection) -> Iterator[tuple[Location, bytes, str]]:
     """Each frame that should be there: its location, its body, and what is wrong with it. Of a hole, the first."""
-    for first, end, _ in [*sealed_parts(connection), last_part(connection)]:
-        expected = first
-        select = "SELECT location, checksum, body FROM frames WHERE location >= ? AND location < ? ORDER BY location"
-        for location, checksum, body in connection.execute(select, (first, end)):
-            yield from _hole(expected, location)
-            if is_whole(body, checksum):
-                yield location, body, ""
-            else:
-                found = body if isinstance(body, bytes) else b""
-                yield location, found, "the frame does not match its checksum"
-            expected = location + 1
-        yield from _hole(expected, end)
+    for part in [*sealed_parts(connection), last_part(connection)]:
+        yield from _checked_in(connection, part)
+
+
+def _checked_in(connection: sqlite3.Connection, part: Part) -> Iterator[tuple[Location, bytes, str]]:
+    expected = part.first
+    select = "SELECT location, checksum, body FROM frames WHERE location >= ? AND location < ? ORDER BY location"
+    for location, checksum, body in connection.execute(select, (part.first, part.end)):
+        yield from _hole(expected, location)
+        if is_whole(body, checksum):
+            yield location, body, ""
+        else:
+            found = body if isinstance(body, bytes) else b""
+            yield location, found, "the frame does not match its checksum"
+        expected = location + 1
+    yield from _hole(expected, part.end)
 
 
 def _hole(first: Location, end: Location) -> Iterator[tuple[Location, bytes, str]]:
@@ -109,7 +116,10 @@ def _hole(first: Location, end: Location) -> Iterator[tuple[Location, bytes, str
 
 
 def repair_database(folder: Folder) -> Repaired:
-    """Keep the frames up to the first loss behind the snapshot, and a copy of the file as it was."""
+    """Keep the frames up to the first loss behind the snapshot, and a copy of the file as it was.
+
+    Of what is lost before the snapshot, that says nothing any more, so that the rest is delivered.
+    """
     lock = folder.lock()
     try:
         lost = verify_database(folder).lost
@@ -119,26 +129,57 @@ def repair_database(folder: Folder) -> Repaired:
             problem = f"{lost[0].problem}; SQLite's own tools may save more: sqlite3 {DATABASE} .recover"
             raise JournalDamaged(DATABASE, 0, problem)
         with damage_is_named(), closing(sqlite3.connect(folder.path / DATABASE, isolation_level=None)) as connection:
-            before = read_snapshot(connection)  # a damaged one is raised: nothing else says what it stood for
+            connection.execute("PRAGMA synchronous = FULL")
+            before, snapshot = read_snapshot(connection) or (0, b"")  # a damaged one is raised: nothing else says it
             places = [finding.position for finding in lost]
-            behind = [place for place in places if before is None or place >= before[0]]
-            actions = [f"left frame {place}: the snapshot stands for it" for place in places if place not in behind]
-            if not behind:
+            behind = [place for place in places if place >= before]
+            passed = [place for place in places if place < before]
+            new = _mended(connection, before, snapshot, passed) if passed else snapshot
+            actions = [f"left frame {place}: the snapshot stands for it" for place in passed]
+            if not behind and new == snapshot:
                 return Repaired(actions, None)
-            copies = copies_folder(folder)
-            for path in [*folder.path.glob(f"{DATABASE}*"), *folder.path.glob(HEAD_NAME)]:
-                shutil.copy2(path, copies / path.name)
-                Folder(copies).open(path.name).sync()
-            Folder(copies).sync()
-            count = _cut(connection, behind[0])
-            Head(folder, last_part(connection).end)
-            return Repaired([*actions, f"cut {count} frames from {behind[0]} on"], copies)
+            copies = _copied(folder)
+            if new != snapshot:
+                connection.execute("UPDATE snapshot SET checksum = ?, body = ?", (crc32(new), new))
+                actions.append("wrote the snapshot anew, without the messages that cannot be read again")
+            if behind:
+                count = _cut(connection, behind[0])
+                Head(folder, last_part(connection).end)
+                actions.append(f"cut {count} frames from {behind[0]} on")
+            return Repaired(actions, copies)
     finally:
         lock.release()
 
 
+def _copied(folder: Folder) -> Path:
+    copies = copies_folder(folder)
+    for path in [*folder.path.glob(f"{DATABASE}*"), *folder.path.glob(HEAD_NAME)]:
+        shutil.copy2(path, copies / path.name)
+        Folder(copies).open(path.name).sync()
+    Folder(copies).sync()
+    return copies
+
+
+def _mended(connection: sqlite3.Connection, before: Location, snapshot: bytes, places: list[Location]) -> bytes:
+    """The snapshot without what is lost at these places, each of which is in a part or where one should be."""
+    sealed = [part for part in sealed_parts(connection) if part.first < before]
+    damaged = {part for part in sealed if any(part.first <= place < part.end for place in places)}
+    for place in places:
+        if not any(part.first <= place < part.end for part in sealed):
+            damaged.add(Part(place, min((part.first for part in sealed if part.first > place), default=before), 0))
+    return mended(snapshot, [(part, _runs(connection, part)) for part in sorted(damaged)], sealed, SQLITE_BLOCK)
+
+
+def _runs(connection: sqlite3.Connection, part: Part) -> Runs:
+    run = expected = 0
+    for location, body, problem in _checked_in(connection, part):
+        if not problem:
+            run = run if location == expected else location
+            yield run, location, body
+            expected = location + 1
+
+
 def _cut(connection: sqlite3.Connection, place: Location) -> int:
-    connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN")
     count = connection.execute("DELETE FROM frames WHERE location >= ?", (place,)).rowcount
     connection.execute("DELETE FROM parts WHERE first > ?", (place,))

@@ -15,6 +15,7 @@ from inorder.errors import JournalDamaged, JournalInUse, NotFound
 from inorder.journal import Store
 from inorder.journal.files import File, Folder
 from inorder.journal.journal import Journal
+from inorder.journal.reading import JournalReader
 from inorder.journal.segment_tools import verify_segments
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
@@ -356,8 +357,8 @@ def test_a_database_that_sqlite_cannot_read_is_left_to_its_own_tools(tmp_path: P
         repair(tmp_path)
 
 
-def with_backlog(folder: Path) -> None:
-    queue = broker(folder)
+def with_backlog(folder: Path, kind: Kind = SegmentStore) -> None:
+    queue = broker(folder, kind)
     queue.register_topic("orders")
     queue.register_subscription("billing", "orders")
     for number in range(60):
@@ -365,8 +366,8 @@ def with_backlog(folder: Path) -> None:
     queue.close()
 
 
-def broker(folder: Path) -> MessageQueue:
-    return MessageQueue(journal=Journal(SegmentStore(Folder(folder), segment_bytes=2_000)))
+def broker(folder: Path, kind: Kind = SegmentStore) -> MessageQueue:
+    return MessageQueue(journal=Journal(kind(Folder(folder), segment_bytes=2_000)))
 
 
 @pytest.mark.parametrize(
@@ -394,6 +395,7 @@ def test_what_is_lost_before_the_snapshot_is_found_and_after_a_repair_the_rest_i
     assert repaired.copies is not None
     assert [path.suffix for path in repaired.copies.iterdir()] == [".snapshot"]
     assert repair(tmp_path).copies is None
+    assert JournalReader(tmp_path).end("orders") == 60
     queue = broker(tmp_path)
     assert [message.position for message in queue.pull("billing", 100)] == [*positions]
     queue.close()
@@ -406,4 +408,31 @@ def test_what_is_lost_before_the_snapshot_is_repaired_although_another_one_was_b
     repair(tmp_path)
     queue = broker(tmp_path)
     assert len(queue.pull("billing", 100)) == 51
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "positions"),
+    [
+        ("UPDATE frames SET body = x'00' WHERE location = 5", [0, 1, *range(3, 60)]),
+        ("DELETE FROM frames WHERE location IN (5, 6)", [0, 1, *range(4, 60)]),
+        ("DELETE FROM frames WHERE location < 12", range(9, 60)),
+        ("DELETE FROM parts WHERE first = 1", range(60)),  # though its frames are there
+    ],
+    ids=["changed", "missing", "a part without frames", "a part that is not known"],
+)
+def test_what_is_lost_before_the_snapshot_of_a_database_is_passed_over_after_a_repair(
+    tmp_path: Path, statement: str, positions: Iterable[int]
+) -> None:
+    with_backlog(tmp_path, SqliteStore)
+    change(tmp_path, statement)
+    with pytest.raises(JournalDamaged):
+        broker(tmp_path, SqliteStore)
+    repaired = repair(tmp_path)
+    assert repaired.actions[-1] == "wrote the snapshot anew, without the messages that cannot be read again"
+    assert repaired.copies is not None
+    assert repair(tmp_path).copies is None
+    assert JournalReader(tmp_path).end("orders") == 60
+    queue = broker(tmp_path, SqliteStore)
+    assert [message.position for message in queue.pull("billing", 100)] == [*positions]
     queue.close()
