@@ -30,6 +30,8 @@ from inorder.journal.frames import (
 from inorder.journal.head import HEAD_NAME, Head
 from inorder.journal.index import lost_parts, plain_snapshot
 from inorder.journal.layout import (
+    DATABASE,
+    MISSING,
     TEMPORARY,
     Layout,
     layout,
@@ -163,7 +165,9 @@ class _Looking:
         if last and last not in self._sizes:
             return  # an owner has dropped it since, and so has gone on behind it
         end = max(self._end, first_location(last)) if last else 0
-        if self._durable > end:
+        if not last and 0 < self._durable < first_location(1):  # which is where no segment has a frame
+            yield Finding(DATABASE, 0, MISSING, True, 0, 0)
+        elif self._durable > end:
             name = log_name(last or segment_of(self._durable))
             yield Finding(name, end & OFFSET_MASK, "frames behind this byte are missing", True, 0, 0)
 
@@ -193,6 +197,8 @@ class _Repairing:
     def one_step(self) -> bool:
         """Mend the first loss; whether there was one, and so may be another."""
         found, lost = layout(self._folder), verify_segments(self._folder).lost
+        if any(finding.file == DATABASE for finding in lost):
+            raise JournalDamaged(DATABASE, 0, MISSING)
         if any(finding.file.endswith(".snapshot") for finding in lost):
             self._do_without_snapshot(found)
             return True

@@ -161,7 +161,9 @@ def test_a_database_that_was_lost_or_emptied_is_no_fresh_start(tmp_path: Path, l
     for _ in range(2):
         with pytest.raises(JournalDamaged, match=r"journal\.db"):
             recover(tmp_path)
-        assert verify(tmp_path).lost != []
+        assert [finding.file for finding in verify(tmp_path).lost] == ["journal.db"]
+        with pytest.raises(JournalDamaged, match=r"journal\.db"):
+            repair(tmp_path)  # which would begin anew, in segments
 
 
 def test_a_database_of_the_first_journals_has_no_head_and_gets_one(tmp_path: Path) -> None:
