@@ -84,16 +84,16 @@ class Incoming:
         if final.exists():
             return False
         draft = folder / f"{epoch:020d}-{uuid4().hex}.draft"
-        with self._new_file(writer, draft.name) as file:
-            file.write(json.dumps({"topic": topic, "parts": list(parts)}).encode())
-            file.flush()
-            os.fsync(file.fileno())
         try:
+            with self._new_file(writer, draft.name) as file:
+                file.write(json.dumps({"topic": topic, "parts": list(parts)}).encode())
+                file.flush()
+                os.fsync(file.fileno())
             os.link(draft, final)  # which, unlike a rename, fails if somebody was faster
         except FileExistsError:
             return False
         finally:
-            os.unlink(draft)
+            draft.unlink(missing_ok=True)
         self._sync(writer)
         return True
 

@@ -95,6 +95,16 @@ def test_files_are_gone_when_their_epoch_was_taken_in(queue: MessageQueue, tmp_p
     assert os.listdir(tmp_path / INCOMING) == []  # nor does a writer leave a folder, who may never come again
 
 
+def test_a_commit_that_could_not_be_written_leaves_nothing_behind(queue: MessageQueue, tmp_path: Path) -> None:
+    part = Incoming(tmp_path).stage("w", 0, [columns("a1")])
+    with pytest.raises(TypeError):  # as a full disk would, in the middle of it
+        Incoming(tmp_path).commit("w", 0, b"t", [part])  # type: ignore[arg-type]
+    assert os.listdir(tmp_path / INCOMING / "w") == [part]
+    Incoming(tmp_path).commit("w", 0, "t", [part])
+    queue.take_in()
+    assert os.listdir(tmp_path / INCOMING) == []
+
+
 def test_a_folder_that_is_removed_while_somebody_stages_or_commits_is_made_anew(
     queue: MessageQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
