@@ -99,8 +99,10 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = Path(path).absolute()
         if create and not self.path.is_dir():
+            made = [self.path, *(parent for parent in self.path.parents if not parent.exists())]
             self.path.mkdir(parents=True, exist_ok=True)
-            _sync_folder(self.path.parent)
+            for folder in made:
+                _sync_folder(folder.parent)
 
     def __str__(self) -> str:
         return str(self.path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from inorder.errors import JournalFailed
+from inorder.journal import files
 from inorder.journal.files import Folder
 from inorder.journal.segments import SegmentStore
 
@@ -100,3 +101,13 @@ def test_a_killed_process_leaves_all_that_it_answered_for(tmp_path: Path) -> Non
         assert bodies == [b"%d " % number * 50 for number in range(covered + 1, covered + 1 + len(bodies))]
         assert answered <= covered + len(bodies) <= answered + 1
         store.close()
+
+
+def test_folders_that_are_made_are_made_durable_one_and_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "_sync_folder", synced.append)
+    Folder(tmp_path / "a" / "b" / "c")
+    assert {*synced} == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
+    synced.clear()
+    Folder(tmp_path / "a" / "d")
+    assert synced == [tmp_path / "a"]
