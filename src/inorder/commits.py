@@ -275,9 +275,9 @@ class Commits:
     def _sync_written(self) -> None:
         """Call it with `_writing` held."""
         if self._unsynced and self._failure is None:
-            self._unsynced = False
             try:
                 self._sync_now()
+                self._unsynced = False  # and not before: Ctrl-C may end the waiting
             except InorderError as error:
                 self._fail(error)
 

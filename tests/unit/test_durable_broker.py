@@ -229,15 +229,21 @@ def test_the_listeners_of_a_consumer_hear_that_the_disk_failed(
 
 
 class Interrupting(FaultyDisk):
-    """Somebody presses Ctrl-C while a write is under way."""
+    """Somebody presses Ctrl-C while a write, or a sync, is under way."""
 
-    armed = False
+    armed = armed_for_sync = False
 
     def _write(self, file: Any, position: int, data: bytes) -> int:
         if self.armed:
             self.armed = False
             raise KeyboardInterrupt
         return super()._write(file, position, data)
+
+    def _sync(self, file: Any) -> None:
+        if self.armed_for_sync:
+            self.armed_for_sync = False
+            raise KeyboardInterrupt
+        super()._sync(file)
 
 
 def test_a_broker_whose_write_was_interrupted_stops_and_answers_everybody(
@@ -261,6 +267,22 @@ def test_a_broker_whose_write_was_interrupted_stops_and_answers_everybody(
     brokers.queue.close()
     brokers.queue = brokers.open()
     brokers.queue.publish("orders", [Message(b"z", ordering_key="a")])
+    assert brokers.came() == [0]
+
+
+def test_a_sync_that_was_interrupted_is_made_up_for_by_the_next_one(brokers: Brokers) -> None:
+    brokers.queue.close()
+    disk = brokers.disk = Interrupting(0)
+    brokers.queue = MessageQueue(brokers.clock, Journal(SegmentStore(disk)), sync="none")
+    brokers.queue.register_topic("orders")
+    brokers.subscribe("worker")
+    brokers.queue.publish("orders", [Message(b"x")])
+    disk.armed_for_sync = True
+    with pytest.raises(KeyboardInterrupt):
+        brokers.queue.sync()
+    brokers.queue.sync()
+    disk.restart_without_the_unsynced()
+    brokers.queue = brokers.open()
     assert brokers.came() == [0]
 
 
