@@ -124,7 +124,7 @@ def frames_in(file: File, start: Location, end: Location) -> Generator[tuple[Loc
             at += wanted
             location += wanted
             wanted = header_size
-        if location + wanted > end and location < end:
+        if location + wanted > end:
             if only_zeros(file, location, end):
                 return location
             raise BadFrame(location, "the frame is incomplete")

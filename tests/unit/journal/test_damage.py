@@ -8,9 +8,9 @@ from zlib import crc32
 import pytest
 
 from inorder.broker import MessageQueue
-from inorder.errors import DataLoss, JournalDamaged, JournalTooNew
+from inorder.errors import DataLoss, InvalidArgument, JournalDamaged, JournalTooNew
 from inorder.journal import Location
-from inorder.journal.frames import FILE_HEADER, FRAME_HEADER
+from inorder.journal.frames import FILE_HEADER, FRAME_HEADER, LONGEST_BODY, SEGMENT_SHIFT, frame_header
 from inorder.journal.journal import Journal
 from inorder.journal.layout import write_snapshot
 from inorder.journal.segment_tools import verify_segments
@@ -178,6 +178,32 @@ def test_a_stray_file_with_a_large_number_is_named_and_costs_nothing(stray: str)
     assert recovered(disk)[0] == BODIES
 
 
+@pytest.mark.parametrize(
+    "stray", ["4.log", "notes.log", "\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2.log", "7.snapshot"]
+)
+def test_files_of_other_names_are_none_of_ours(stray: str) -> None:
+    disk, _ = written()
+    disk.create(stray)
+    assert recovered(disk)[0] == BODIES
+
+
+def test_a_segment_in_the_place_of_another_is_damage_that_names_both() -> None:
+    disk, _ = written()
+    disk.overwrite(LAST, disk.read("00000002.log"))
+    found = damage(disk)
+    assert (found.file, found.problem) == (LAST, "the file says that it is number 2")
+
+
+class TooLong(bytes):
+    def __len__(self) -> int:
+        return LONGEST_BODY + 1
+
+
+def test_a_frame_that_its_header_could_not_tell_the_length_of_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="at most 4294967295 bytes, not 4294967296"):
+        frame_header(0, 0, TooLong())
+
+
 def test_a_segment_that_was_being_created_is_removed_and_proves_the_one_before_it() -> None:
     disk, locations = written()
     disk.remove("head")
@@ -251,6 +277,8 @@ def test_a_flip_of_any_bit_of_the_snapshot_is_damage() -> None:
         disk.overwrite(name, whole)
     disk.overwrite(name, whole + b"more")
     assert damage(disk).file == name
+    disk.overwrite(name, whole + frame_header(4 << SEGMENT_SHIFT | len(whole), 0, b"more") + b"more")
+    assert damage(disk).problem == "the file has 2 frames where a snapshot has one"
 
 
 def test_a_lost_snapshot_is_damage_once_segments_before_it_were_dropped() -> None:

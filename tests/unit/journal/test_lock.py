@@ -193,7 +193,7 @@ LOSSES: list[Callable[[Path], object]] = [shutil.rmtree, replaced, lambda folder
 
 @pytest.mark.parametrize("kind", [SegmentStore, SqliteStore])
 @pytest.mark.parametrize("lose", LOSSES, ids=["folder removed", "folder replaced", "lock removed"])
-@pytest.mark.parametrize("call", ["begin_part", "save_snapshot", "drop", "close"])
+@pytest.mark.parametrize("call", ["begin_part", "save_snapshot", "save_snapshot of before", "drop", "close"])
 def test_an_owner_whose_folder_or_lock_was_replaced_stops_and_touches_nothing(
     tmp_path: Path, kind: Callable[..., Store], lose: Callable[[Path], object], call: str
 ) -> None:
@@ -207,6 +207,7 @@ def test_an_owner_whose_folder_or_lock_was_replaced_stops_and_touches_nothing(
     calls: dict[str, Callable[[], object]] = {
         "begin_part": store.begin_part,
         "save_snapshot": lambda: store.save_snapshot([b"more"]),
+        "save_snapshot of before": lambda: store.save_snapshot([b"more"], parts[-1].first),
         "drop": lambda: store.drop(parts[0]),
         "close": store.close,
     }

@@ -212,6 +212,21 @@ def test_files_are_not_all_open_at_once(tmp_path: Path) -> None:
     assert folder.most < 4
 
 
+def test_a_file_that_was_read_is_let_go_when_its_part_is_dropped(tmp_path: Path) -> None:
+    folder = Counting(tmp_path)
+    store = SegmentStore(folder, segment_bytes=300)
+    list(store.recover().frames)
+    for body in BODIES:
+        store.append([body])
+    store.save_snapshot([b"state"])
+    for part in store.parts()[:-1]:
+        assert [body for _, body in store.read(part.first, part.end)] != []
+        before = len(folder._open)
+        store.drop(part)
+        assert len(folder._open) < before  # else its bytes would stay on disk
+    store.close()
+
+
 def test_a_torn_end_is_found_but_not_called_a_loss(tmp_path: Path) -> None:
     written(tmp_path)
     with open(tmp_path / "00000003.log", "ab") as file:
