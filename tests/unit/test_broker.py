@@ -495,3 +495,77 @@ def test_dead_letters_that_nobody_keeps_are_told(retention: int | None, caplog: 
     queue.publish("orders", keyed("a"))
     queue.nack(queue.pull("worker", 1))
     assert ("has no subscription" in caplog.text) == (retention is None)
+
+
+def lengths(messages: list[Message]) -> list[int]:
+    return [message.length for message in messages]
+
+
+def test_what_a_consumer_has_no_room_for_is_not_starved_without_flow_control_either() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    queue.publish("orders", [Message(bytes(50)), Message(bytes(5)), Message(bytes(6))])
+    assert lengths(queue.take("worker", 1, max_bytes=10, alone=False)) == [5]
+    clock.advance(9)
+    assert lengths(queue.take("worker", 1, max_bytes=10, alone=False)) == [6]
+    queue.publish("orders", [Message(bytes(7))])
+    clock.advance(1)
+    assert queue.take("worker", 1, max_bytes=10, alone=False) == []
+    assert lengths(queue.take("worker", 10, max_bytes=60)) == [50, 5]
+
+
+@pytest.mark.parametrize("max_messages", [1, 10])
+def test_behind_a_large_message_that_went_the_next_one_is_not_starved(max_messages: int) -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    queue.publish("orders", [Message(bytes(50))])
+    assert queue.take("worker", 1, max_bytes=10, alone=False) == []
+    clock.advance(1)
+    queue.publish("orders", [Message(bytes(40)), Message(bytes(5))])
+    taken = queue.take("worker", max_messages, max_bytes=50) + queue.take("worker", 1, max_bytes=10, alone=False)
+    assert lengths(taken) == [50, 5]
+    queue.ack(taken)
+    clock.advance(10)
+    queue.publish("orders", [Message(bytes(6))])
+    assert queue.take("worker", 1, max_bytes=10, alone=False) == []
+
+
+def test_behind_a_large_message_that_became_too_old_the_next_one_is_not_starved() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"message_retention_duration": 60})
+    queue.publish("orders", [Message(bytes(50))])
+    assert queue.take("worker", 1, max_bytes=10, alone=False) == []
+    clock.advance(61)
+    queue.publish("orders", [Message(bytes(40)), Message(bytes(5))])
+    queue.ack(queue.take("worker", 1, max_bytes=10, alone=False))
+    clock.advance(10)
+    queue.publish("orders", [Message(bytes(6))])
+    assert queue.take("worker", 1, max_bytes=10, alone=False) == []
+
+
+def test_a_parked_key_knows_for_what_it_waits_also_if_all_of_it_is_too_old() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    options: dict[str, Any] = {"enable_message_ordering": True, "max_outstanding_per_key": 2, "on_poison": "park_key"}
+    options |= {"dead_letter_policy": {"dead_letter_topic": "dead", "max_delivery_attempts": 1}}
+    queue.register_subscription("worker", "orders", {**options, "message_retention_duration": 60})
+    queue.publish("orders", keyed("a", "a"))
+    first, second = queue.pull("worker", 2)
+    queue.nack(second)
+    queue.release("worker", [first._lease])
+    clock.advance(200)
+    assert [(key.reason, key.position) for key in queue.blocked_keys("worker")] == [("parked", 1)]
+
+
+def test_messages_without_a_key_go_oldest_first_also_if_one_of_them_waited_when_the_rules_changed() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"retry_policy": {"minimum_backoff": 5}})
+    queue.publish("orders", [Message(b"x") for _ in range(3)])
+    queue.nack(queue.pull("worker", 3)[1])
+    queue.update_subscription("worker", {"enable_message_ordering": True})
+    clock.advance(5)
+    assert [message.position for message in queue.pull("worker", 3)] == [0, 1, 2]

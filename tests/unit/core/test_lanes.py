@@ -134,6 +134,14 @@ def test_a_rewrite_may_remove_what_has_no_key(make: Any) -> None:
     assert take(lanes) == ["-0", "-2"]
 
 
+def test_what_came_back_goes_oldest_first_also_if_others_that_came_back_are_gone() -> None:
+    lanes: Lanes[Record] = Lanes()
+    for one in records("-3", "-4", "-1"):
+        lanes.give_back(one)
+    lanes.rewrite(lambda one: None if one[0] == 1 else one)
+    assert take(lanes) == ["-3", "-4"]
+
+
 # -- ordered ---------------------------------------------------------------------------------------
 
 
