@@ -53,6 +53,19 @@ def test_order_is_by_position_whatever_the_clock_says(tmp_path: Path, jump: floa
     queue.close()
 
 
+def test_nothing_has_waited_for_less_than_no_time_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    dead_letters = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+    queue, _ = prepared(tmp_path, on_poison="park_key", dead_letter_policy=dead_letters)
+    publish(queue, 2)
+    queue.nack(queue.pull("worker", 1))
+    queue.close()
+    queue, _ = opened(tmp_path, NOW - HOUR)
+    metrics, [key] = queue.metrics("worker"), queue.blocked_keys("worker")
+    assert (metrics.backlog_messages, metrics.oldest_unacked_seconds, metrics.head_of_line_seconds) == (2, 0, 0)
+    assert (key.reason, key.age_seconds, key.head_of_line_seconds) == ("parked", 0, 0)
+    queue.close()
+
+
 def test_a_backoff_lasts_no_longer_than_a_backoff_can_when_the_clock_is_set_back(tmp_path: Path) -> None:
     queue, _ = prepared(tmp_path, retry_policy={"minimum_backoff": 5, "maximum_backoff": 20})
     publish(queue)

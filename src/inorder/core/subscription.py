@@ -631,8 +631,8 @@ class Subscription:
             waiting=len(waiting) - (_count_gaps(waiting) if self._gaps else 0),
             position=head[POSITION],
             failures=self.failures.count(head[POSITION]),
-            age_seconds=(now_us - head[PUBLISH_US]) / MICROSECONDS,
-            head_of_line_seconds=(now_us - first_out_us) / MICROSECONDS,
+            age_seconds=_seconds_since(head[PUBLISH_US], now_us),
+            head_of_line_seconds=_seconds_since(first_out_us, now_us),
         )
 
     def unacked(self) -> Unacked:
@@ -657,7 +657,7 @@ class Subscription:
             backlog_bytes=self.backlog_bytes + self._unread.size(),
             outstanding_messages=self.leases.count,
             outstanding_bytes=self._size_out(),
-            oldest_unacked_seconds=(now_us - min(publish_times, default=now_us)) / MICROSECONDS,
+            oldest_unacked_seconds=_seconds_since(min(publish_times, default=now_us), now_us),
             blocked_keys=len(blocked),
             parked_keys=sum(key.reason == "parked" for key in blocked),
             head_of_line_seconds=max((key.head_of_line_seconds for key in blocked), default=0.0),
@@ -1005,6 +1005,11 @@ class Subscription:
 def _chilled(record: Record) -> Record:
     position, key, data, _, publish_us, size, stored_us = record
     return record if isinstance(data, Gap) else (position, key, COLD, None, publish_us, size, stored_us)
+
+
+def _seconds_since(time_us: int, now_us: int) -> float:
+    """At least 0: the clock may have been set back while the broker was away."""
+    return max(now_us - time_us, 0) / MICROSECONDS
 
 
 def _count_gaps(records: Iterable[Record]) -> int:
