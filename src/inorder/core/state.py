@@ -238,6 +238,7 @@ class State:
     def _decide_refused(self, topic: Topic, records: list[Record]) -> Mapping[str, frozenset[int]]:
         """Who misses which of these messages because it is full; or an error, if it must not miss any."""
         refused: dict[str, frozenset[int]] = {}
+        full: list[tuple[Subscription, bool]] = []
         for subscription in topic.subscriptions:
             coming = [
                 record
@@ -249,7 +250,10 @@ class State:
             if positions and subscription.limits.when_full == "drop":
                 refused[subscription.name] = positions
             elif positions:
-                _refuse(subscription, bool(coming))
+                full.append((subscription, bool(coming)))
+        # First those that refuse: whoever waited for another one would be refused all the same, and too late.
+        for subscription, more_is_coming in sorted(full, key=lambda one: one[0].limits.when_full != "error"):
+            _refuse(subscription, more_is_coming)
         return refused
 
     # -- messages out ------------------------------------------------------------------------------

@@ -358,6 +358,14 @@ class QueueCapacity(QueueCase):
         [message] = self.pull()
         assert (message.data, message.position) == (b"c", 2)
 
+    @pytest.mark.parametrize("order", [("error", "block"), ("block", "error")], ids=" then ".join)
+    def test_a_full_subscription_refuses_also_if_another_one_has_publishers_wait(self, order: tuple[str, str]) -> None:
+        for when_full in order:
+            self.limit(when_full, max_messages=1, when_full=when_full)
+        self.publish("a")
+        with self.refused(QueueFull, "'error'"):
+            self.queue.submit("orders", batch_of([Message(b"b")]))
+
     def test_a_publish_that_is_larger_than_the_whole_queue_is_told_so(self) -> None:
         """message-queue BR-022"""
         self.limit(max_messages=2, max_bytes=None, when_full="error")
