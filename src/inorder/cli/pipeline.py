@@ -22,6 +22,7 @@ from inorder.spark.pipelines.checking import TRIGGER
 from inorder.spark.pipelines.definition import Pipeline, Trigger, read_pipeline
 from inorder.spark.pipelines.explaining import explanation, warnings
 from inorder.spark.pipelines.stopping import Stop
+from inorder.spark.sinks.console import Console
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +92,8 @@ def _on_spark(given: argparse.Namespace, pipeline: Pipeline) -> Iterator[SparkSe
 def _run(given: argparse.Namespace) -> int:
     pipeline = read_pipeline(given.file)
     trigger = trigger_of(given, pipeline)
+    if given.json and isinstance(pipeline.sink, Console):
+        raise InvalidArgument("--json: [sink] format = 'console' prints its tables among the lines; choose one of them")
     _warn(warnings(pipeline, trigger))
     stop = Stop()
     with _on_spark(given, pipeline) as spark, _signals(stop):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from inorder.cli import main
 from inorder.cli.commands import parser
 from inorder.cli.pipeline import trigger_of
 from inorder.errors import InvalidArgument
@@ -23,6 +24,13 @@ trigger = { processing_time = "1 minute" }
 def pipeline(tmp_path: Path) -> Pipeline:
     (tmp_path / "pipeline.toml").write_text(FILE)
     return read_pipeline(tmp_path)
+
+
+def test_tables_on_the_console_do_not_stand_among_lines_of_json(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pipeline", "run", str(pipeline.folder), "--json"]) == 2
+    assert "inorder: --json: [sink] format = 'console' prints its tables among the lines" in capsys.readouterr().err
 
 
 def asked(pipeline: Pipeline, *flags: str) -> Trigger:
