@@ -17,7 +17,7 @@ _FIELDS: Final = {
     "position": "from which on it delivers; null if a time was given",
     "time": "from which on it delivers, in UTC; null if a position was given",
 }
-_DAY_DIGITS: Final = 8  # 20261115 is a day in ISO 8601, and as seconds one in 1970 that nobody means
+_DATE_DIGITS: Final = (4, 8)  # in ISO 8601 2026 is a year and 20261115 a day; as seconds, times in 1970 nobody means
 _MORE: Final = """\
 How far back it can go depends on what is kept: see --retain-acked-messages of `inorder subscription create` and
 --message-retention-duration of `inorder topic create`.
@@ -53,7 +53,7 @@ def _seek(given: argparse.Namespace) -> int:
 
 def _time(text: str) -> datetime:
     try:
-        if text.replace(".", "", 1).isdecimal() and ("." in text or len(text) != _DAY_DIGITS):
+        if text.replace(".", "", 1).isdecimal() and ("." in text or len(text) not in _DATE_DIGITS):
             return datetime.fromtimestamp(float(text), UTC)
         time = datetime.fromisoformat(text)
         return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).astimezone(UTC)
