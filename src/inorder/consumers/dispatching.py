@@ -21,8 +21,9 @@ from inorder.consumers.functions import call, check_function
 from inorder.consumers.marks import Marks
 from inorder.consumers.store import Conflict, Connection, Store
 from inorder.consumers.worker import NEVER_US, Answers, OnError, Run, Worker, trouble_of
-from inorder.errors import InvalidArgument
+from inorder.errors import InvalidArgument, NotFound
 from inorder.message import Message
+from inorder.metadata import SubscriptionMetadata
 from inorder.options import MAX_ATTRIBUTE_VALUE_BYTES, MAX_ATTRIBUTES
 from inorder.patterns.dispatcher import Events, Handler
 from inorder.pending import Pending
@@ -60,7 +61,11 @@ class Dispatcher(Worker):
             raise InvalidArgument(
                 f'dead_letters: a topic is needed for {which}="dead_letter"; give one, or choose another policy'
             )
-        if not subscription.metadata().result().options.enable_message_ordering:
+        own = subscription.metadata().result()
+        if dead_letters is not None and dead_letters.name == own.topic and _has(dead_letters, own):
+            problem = f"another topic than the subscription's own, not {dead_letters.name!r}: they would come again"
+            raise InvalidArgument(f"dead_letters: {problem}")
+        if not own.options.enable_message_ordering:
             raise InvalidArgument(
                 f"subscription {subscription.name!r} does not keep keys in order, so handlers might run out of order; "
                 "create it with enable_message_ordering=True"
@@ -205,6 +210,13 @@ class _Taken:
     dead: list[tuple[Message, str]] = field(default_factory=list)
     marks: list[tuple[str, str]] = field(default_factory=list)
     problems: list[tuple[Exception, Message]] = field(default_factory=list)
+
+
+def _has(topic: Topic, subscription: SubscriptionMetadata) -> bool:
+    """Whether it is one of this topic: another broker may have a topic of the same name."""
+    with suppress(NotFound):
+        return subscription in [one.metadata().result() for one in topic.subscriptions().result()]
+    return False
 
 
 def takes_connection(handler: Handler) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from inorder import DeadLetterPolicy, Message, RetryPolicy, Subscription
+from inorder import DeadLetterPolicy, Message, PubSub, RetryPolicy, Subscription
 from inorder.consumers import Dispatcher
 from inorder.consumers.dispatching import REASON
 from inorder.consumers.marks import KEPT_US
@@ -197,6 +197,16 @@ def test_a_subscription_without_order_and_a_missing_topic_are_refused(database: 
             here.dispatcher(Events())
         with pytest.raises(InvalidArgument, match='a topic is needed for undecodable="dead_letter"'):
             here.dispatcher(Events(), dead_letters=None)
+
+
+def test_dead_letters_do_not_go_to_where_they_would_come_again(database: Database) -> None:
+    with office(database) as here, PubSub("memory:") as elsewhere:
+        with pytest.raises(InvalidArgument, match="dead_letters: another topic than the subscription's own"):
+            here.dispatcher(Events(), dead_letters=here.here.topic)
+        of_the_same_name = elsewhere.topic(here.here.topic.name)
+        here.dispatcher(Events(), dead_letters=of_the_same_name)  # nor is it there
+        of_the_same_name.create().result().subscription("worker").create().result()
+        here.dispatcher(Events(), dead_letters=of_the_same_name)
 
 
 # -- retries ---------------------------------------------------------------------------------------------
