@@ -422,6 +422,10 @@ def test_what_may_surprise_is_said(tmp_path: Path) -> None:
     text = order("operator = 'latest'\nkey = 'k'\ntime = 't'\nvalue = 'v'\nmax_drift = 'none'\n")
     [note] = warnings(read(tmp_path, text))
     assert note.startswith("[sink] parquet keeps every change of a key")
+    sink = 'format = "parquet"\npath = "table"'
+    [note] = warnings(read(tmp_path, change(sink, 'format = "inorder"\nurl = "file:./data"\ntopic = "orders"')))
+    assert note.startswith("[sink] topic: it is that of the source, so what a batch writes comes again")
+    assert [*warnings(read(tmp_path, change(sink, 'format = "inorder"\nurl = "./data"\ntopic = "others"')))] == []
 
 
 @pytest.mark.parametrize("name", ["batch_id", "Batch_ID"])

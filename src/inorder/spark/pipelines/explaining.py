@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from inorder.options import DEFAULT_PARKED
-from inorder.spark.addresses import shown
+from inorder.spark.addresses import folder_of, shown
 from inorder.spark.pipelines.checking import OF_KEYS, WITH_TIMEOUT
 from inorder.spark.pipelines.definition import DEFAULT_INTERVAL, Order, Pipeline, Transform, Trigger
+from inorder.spark.sinks.topic import InorderTopic
+from inorder.transport.address import is_address
 
 TICKS_PER_TIMEOUT: Final = 10  # so a gap is given up at most a tenth of its timeout too late
 MIN_TICK_SECONDS: Final = 1.0  # a batch costs some tenths of a second
@@ -44,6 +46,8 @@ def explanation(pipeline: Pipeline, trigger: Trigger | None = None) -> Iterator[
 def warnings(pipeline: Pipeline, trigger: Trigger | None = None) -> Iterator[str]:
     """What is allowed and may surprise."""
     when, order = trigger or pipeline.trigger, pipeline.order
+    if _feeds_itself(pipeline):
+        yield "[sink] topic: it is that of the source, so what a batch writes comes again, unless its sql leaves it out"
     if order is None:
         return
     waits = order.operator in WITH_TIMEOUT
@@ -62,6 +66,15 @@ def warnings(pipeline: Pipeline, trigger: Trigger | None = None) -> Iterator[str
             f"[sink] {pipeline.sink_format} keeps every change of a key; for a table of the current state take a sink "
             "that replaces rows by their key"
         )
+
+
+def _feeds_itself(pipeline: Pipeline) -> bool:
+    source, sink = pipeline.source, pipeline.sink
+    if not isinstance(sink, InorderTopic) or source.url is None or source.topic != sink.topic:
+        return False
+    if is_address(source.url) or is_address(sink.url):
+        return source.url == sink.url
+    return folder_of(source.url) == folder_of(sink.url)
 
 
 def _source(pipeline: Pipeline) -> str:
