@@ -10,7 +10,7 @@ from inorder.cli.exits import DONE
 from inorder.cli.showing import print_json, print_table, visible
 from inorder.cli.targets import add_target, connected
 from inorder.cli.verbs import Command, Run, Verbs, add_noun, add_verb
-from inorder.errors import InvalidArgument
+from inorder.errors import InvalidArgument, KeyNotBlocked
 from inorder.metadata import BlockedKey
 
 _PARKED: Final = "parked"
@@ -91,7 +91,12 @@ def _resume(given: argparse.Namespace) -> int:
         if given.all:
             keys = [key.ordering_key for key in subscription.blocked_keys().result() if key.reason == _PARKED]
         for key in keys:
-            subscription.resume_key(key).result()
+            try:
+                subscription.resume_key(key).result()
+            except KeyNotBlocked:
+                if given.all:  # somebody was faster, and the others are still parked
+                    continue
+                raise
             if given.json:
                 print_json({"ordering_key": key, "resumed": True})
             else:

@@ -10,9 +10,12 @@ from inorder.broker import MessageQueue
 from inorder.cli.dead_letters import lent
 from inorder.cli.working_off import WorkingOff
 from inorder.client.pubsub import PubSub
+from inorder.client.subscription import Subscription
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK
 from inorder.consumers import PartitionedTopic, SqliteStore
 from inorder.message import Message
+from inorder.metadata import BlockedKey
+from inorder.pending import Pending
 from inorder.testing import ManualClock
 
 from .conftest import Program
@@ -53,6 +56,22 @@ def test_keys_that_wait_are_listed(parked: Program) -> None:
     header, row = parked.ok("keys", "blocked", "slow")
     assert header.split()[:2] == ["key", "why"]
     assert row.split()[:4] == ["k", "backoff", "2", "0"]
+
+
+def test_all_keys_are_resumed_also_if_somebody_else_resumes_some(
+    parked: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked_keys = Subscription.blocked_keys
+
+    def looked_at(subscription: Subscription) -> Pending[list[BlockedKey]]:
+        found = blocked_keys(subscription)
+        subscription.resume_key("k").result()  # between the look and the deed
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Subscription, "blocked_keys", looked_at)
+        assert parked.ok("keys", "resume", "billing", "--all") == ["resumed l"]
+    assert parked.json("keys", "parked", "billing") == []
 
 
 def test_parked_keys_are_resumed_or_skipped(parked: Program) -> None:
