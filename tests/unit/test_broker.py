@@ -569,3 +569,15 @@ def test_messages_without_a_key_go_oldest_first_also_if_one_of_them_waited_when_
     queue.update_subscription("worker", {"enable_message_ordering": True})
     clock.advance(5)
     assert [message.position for message in queue.pull("worker", 3)] == [0, 1, 2]
+
+
+def test_a_seek_brings_back_only_what_is_still_retained() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders", {"message_retention_duration": 60})
+    queue.register_subscription("worker", "orders")
+    for key in ("too old", "retained"):
+        queue.publish("orders", keyed(key))
+        queue.ack(queue.pull("worker", 1))
+        clock.advance(50)
+    queue.seek("worker", time=0)
+    assert [message.ordering_key for message in queue.pull("worker", 10)] == ["retained"]

@@ -472,7 +472,7 @@ class State:
         """It may live until seven days after it was made, and not end in the past."""
         snapshot = self.snapshot(name, now_us)
         check_annotations(annotations)
-        latest_us = max(snapshot.expires_us, snapshot.created_us + SNAPSHOT_SECONDS * MICROSECONDS)
+        latest_us = snapshot.created_us + SNAPSHOT_SECONDS * MICROSECONDS
         if not now_us < expires_us <= latest_us:
             raise InvalidArgument(
                 f"expires: after now ({now_us} microseconds since 1970), up to {latest_us}, not {expires_us}"

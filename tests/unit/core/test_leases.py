@@ -105,6 +105,18 @@ def test_spans_of_leases_that_have_ended_are_forgotten() -> None:
     assert leases.next_deadline_us() is None
 
 
+def test_leases_that_stay_out_while_thousands_come_and_go_are_still_those_of_their_records() -> None:
+    leases = Leases()
+    old = leases.grant([record(0), record(1)], 0)
+    others = leases.grant([record(position) for position in range(2, 2 * TIDY)], 0)
+    leases.end(others)
+    leases.grant([record(position) for position in range(2 * TIDY, 5 * TIDY)], 0)
+    assert leases.records(old) == leases.records([*old]) == [record(0), record(1)]
+    leases.end(old)
+    assert leases.split(old) == ([], [*old])
+    assert leases.count == 3 * TIDY
+
+
 def test_deadlines_of_leases_that_have_ended_are_forgotten_also_while_another_one_stays_out() -> None:
     leases = Leases()
     leases.last(10_000_000)
