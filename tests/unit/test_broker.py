@@ -581,3 +581,60 @@ def test_a_seek_brings_back_only_what_is_still_retained() -> None:
         clock.advance(50)
     queue.seek("worker", time=0)
     assert [message.ordering_key for message in queue.pull("worker", 10)] == ["retained"]
+
+
+def test_a_key_of_which_several_failed_waits_for_the_longest_of_their_backoffs() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "max_outstanding_per_key": 2, "retry_policy": {"minimum_backoff": 5}}
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", keyed("a", "a"))
+    for backoff in (5, 10):
+        queue.nack(queue.pull("worker", 2)[0])
+        clock.advance(backoff)
+    queue.nack(queue.pull("worker", 2))  # the third failure of the one, and the first of the other
+    clock.advance(19)
+    assert queue.pull("worker", 2) == []
+    clock.advance(1)
+    assert [message.delivery_attempt for message in queue.pull("worker", 2)] == [4, 2]
+
+
+def test_holes_of_two_reasons_are_told_as_two() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "message_retention_duration": 60, "queue_limits": {"max_messages": 2}}
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", keyed("a", "a", "a"))
+    first = queue.pull("worker", 1)
+    queue.modify_ack_deadline(first, 600)
+    clock.advance(200)
+    queue.ack(first)
+    gaps: list[Gap] = []
+    assert queue.pull("worker", 10, gaps.append) == []
+    assert [(gap.first_position, gap.reason) for gap in gaps] == [(1, "expired"), (2, "dropped")]
+
+
+def test_flow_control_counts_what_was_out_before_it_was_set() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders")
+    queue.publish("orders", [Message(bytes(40)) for _ in range(3)])
+    out = queue.pull("worker", 2)
+    queue.update_subscription("worker", {"flow_control": FlowControl(10, 100)})
+    assert queue.pull("worker", 1) == []
+    queue.ack(out[0])
+    assert len(queue.pull("worker", 1)) == 1
+
+
+def test_whoever_waits_is_woken_each_time_that_something_comes_again() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"retry_policy": {"minimum_backoff": 5}})
+    queue.publish("orders", keyed("a"))
+    woken: list[int] = []
+    queue.watch("worker", lambda: woken.append(clock.now_us()), lambda _: None)
+    for backoff in (5, 10, 20):
+        queue.nack(queue.pull("worker", 1))
+        before = len(woken)
+        clock.advance(backoff)
+        assert len(woken) == before + 1
