@@ -251,3 +251,33 @@ def test_flow_control_counts_what_was_out_before_it_was_set() -> None:
     assert queue.pull("worker", 1) == []
     queue.ack(out[0])
     assert len(queue.pull("worker", 1)) == 1
+
+
+def test_when_all_holes_are_told_the_subscription_has_none() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "message_retention_duration": 60}
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", keyed("a", "a", "a"))
+    first = queue.pull("worker", 1)
+    queue.modify_ack_deadline(first, 600)
+    clock.advance(200)  # the other two have become one hole
+    queue.ack(first)
+    gaps: list[Gap] = []
+    assert queue.pull("worker", 10, gaps.append) == []
+    assert [gap.count for gap in gaps] == [2]
+    assert not queue._state.subscriptions["worker"].any_gaps()
+
+
+def test_what_a_dead_letter_tells_of_where_it_came_from_counts_as_bytes_of_it() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    for topic in ("orders", "dead"):
+        queue.register_topic(topic)
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1, "source": "projects/p/subscriptions/worker"}
+    queue.register_subscription("worker", "orders", {"dead_letter_policy": policy})
+    queue.register_subscription("undertaker", "dead")
+    queue.publish("orders", keyed("a"))
+    queue.nack(queue.pull("worker", 1))
+    size = queue.metrics("undertaker").backlog_bytes
+    [letter] = queue.pull("undertaker", 1)
+    assert size == len("a") + letter.length + sum(map(len, [*letter.attributes, *letter.attributes.values()]))
