@@ -598,3 +598,13 @@ def check(window: int, script: list[tuple[str, Any]]) -> None:
     drained()
     assert waiting == {"a": [], "b": [], "": []}
     assert remains(lanes) == {}
+
+
+def test_when_a_consumer_has_got_what_waited_for_it_nothing_is_ready() -> None:
+    lanes: WindowedLanes[Record] = WindowedLanes(3)
+    lanes.put(records("a0", "a1"))
+    assert take(lanes, 1, "one") == ["a0"]
+    assert take(lanes, 1, "two") == []
+    assert lanes.any_ready()
+    assert take(lanes, 1, "one") == ["a1"]
+    assert not lanes.any_ready()

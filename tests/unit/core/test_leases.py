@@ -128,6 +128,15 @@ def test_deadlines_of_leases_that_have_ended_are_forgotten_also_while_another_on
     assert len(leases._own_deadline) == 0
 
 
+def test_a_lease_is_over_once_whatever_deadlines_it_had() -> None:
+    leases = Leases()
+    leases.last(5_000)
+    leases.grant([record(0), record(1)], 1_000)
+    leases.extend([1], 8_000)
+    leases.extend([1], 7_000)
+    assert leases.expired(9_000) == [1, 2]
+
+
 def test_deadlines_that_were_moved_again_are_forgotten() -> None:
     leases = Leases()
     leases.last(10_000_000)
