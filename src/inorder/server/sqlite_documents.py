@@ -22,7 +22,8 @@ CREATE TABLE documents (kind TEXT, name TEXT, checksum INTEGER NOT NULL, documen
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# The last one: our statements are right, so the table is not what it was.
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
 class SqliteDocuments:
@@ -52,7 +53,7 @@ class SqliteDocuments:
                 "SELECT name, checksum, document FROM documents WHERE kind = ?", (kind,)
             ).fetchall()
         for name, checksum, document in rows:
-            if crc32(document) != checksum:
+            if not isinstance(document, bytes) or crc32(document) != checksum:
                 raise JournalDamaged(self._file, 0, f"the {kind} {name} does not match its checksum", unit="row")
         return {name: document for name, _, document in rows}
 
@@ -107,3 +108,5 @@ class SqliteDocuments:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
                 raise JournalDamaged(self._file, 0, str(error)) from error
             raise JournalFailed(operation, self._file, error) from error
+        except UnicodeDecodeError as error:  # SQLite quotes what it stumbles over
+            raise JournalDamaged(self._file, 0, error.object.decode(errors="replace")) from error

@@ -57,14 +57,26 @@ def test_closing_finishes_what_was_put_and_takes_no_more(tmp_path: Path) -> None
         assert len(documents.load("schema")) == 20
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE documents SET document = x'00' WHERE kind = 'schema'", "schema a"),
+        ("UPDATE documents SET document = 'text' WHERE kind = 'schema'", "schema a"),
+        ("ALTER TABLE documents RENAME COLUMN checksum TO czecksum", "no such column: checksum"),
+    ],
+)
+def test_damage_is_told(tmp_path: Path, statement: str, problem: str) -> None:
     with closing(SqliteDocuments(tmp_path)) as documents:
         asyncio.run(use(documents))
     with closing(sqlite3.connect(tmp_path / FILE)) as connection:
-        connection.execute("UPDATE documents SET document = x'00' WHERE kind = 'schema'")
+        connection.execute(statement)
         connection.commit()
-    with closing(SqliteDocuments(tmp_path)) as documents, pytest.raises(JournalDamaged, match="schema a"):
+    with closing(SqliteDocuments(tmp_path)) as documents, pytest.raises(JournalDamaged, match=problem):
         documents.load("schema")
+    whole = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(whole.replace(b"BLOB NOT NULL", b"BLOB NOT NUL\xcc"))
+    with pytest.raises(JournalDamaged, match="malformed database schema"):
+        SqliteDocuments(tmp_path)
     (tmp_path / FILE).write_bytes(b"no database at all" * 100)
     with pytest.raises(JournalDamaged):
         SqliteDocuments(tmp_path)
