@@ -89,12 +89,16 @@ class SegmentReader:
         end = durable if end is None else min(end, durable)
         if not start:  # also what `end` says before there is a journal
             start = next((part.first for part in self.parts()), end)
+        ended: Location = 0  # where the frames of the segment before do
         for number in range(segment_of(start), segment_of(end) + 1):
             begin = max(start, first_location(number))
             if begin >= end:
                 return
             try:
-                file = self._opened(number, begin)
+                file, before = self._opened(number, begin)
+                if ended and ended != before:
+                    problem = f"the file ends here, and the next one says that it ended at byte {before & OFFSET_MASK}"
+                    raise JournalDamaged(log_name(number - 1), ended & OFFSET_MASK, problem)
                 segment_end = number << SEGMENT_SHIFT | file.size()
                 # Only the last durable segment is still growing; of all others the owner has written everything.
                 stop = end if number == segment_of(end) else segment_end
@@ -106,12 +110,12 @@ class SegmentReader:
             except OSError as error:
                 raise JournalFailed("read", log_name(number), error) from error
 
-    def _opened(self, number: int, begin: Location) -> File:
+    def _opened(self, number: int, begin: Location) -> tuple[File, Location]:
+        """A segment, and where the one before ended by its word."""
         name = log_name(number)
         try:
             file = self._files.open(name)
-            previous_end(file, LOG_MAGIC, number, name)
-            return file
+            return file, previous_end(file, LOG_MAGIC, number, name)
         except BadHeader as error:
             raise JournalDamaged(name, 0, str(error)) from None
         except FileNotFoundError:

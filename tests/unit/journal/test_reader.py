@@ -145,6 +145,17 @@ def test_a_file_that_was_cut_at_any_byte_is_damage() -> None:
                 next(read)
 
 
+def test_frames_that_are_gone_from_the_end_of_a_segment_are_damage() -> None:
+    disk = FaultyDisk(0)
+    store, reader = owned(disk), SegmentReader(disk)
+    frames = append(store, 9)
+    store.sync()
+    last = max(location for location, _ in frames if location < 2 << 40) & OFFSET_MASK
+    disk.overwrite("00000001.log", disk.read("00000001.log")[:last])
+    with pytest.raises(JournalDamaged, match=f"00000001.log, byte {last}: the file ends here"):
+        list(reader.read())
+
+
 WRITER = """
 import sys
 from inorder.journal.files import Folder
