@@ -204,6 +204,8 @@ class _Repairing:
             return True
         places = sorted((int(finding.file.removesuffix(".log")), finding.position, finding) for finding in lost)
         for number, _, finding in places:
+            if self._wrote_header(finding, number, found):
+                return True
             if number >= found.snapshot:
                 self._cut(finding, number, found)
                 return True
@@ -213,6 +215,28 @@ class _Repairing:
             )
         self._mend_snapshot(found, {number for number, *_ in places})
         return False
+
+    def _wrote_header(self, finding: Finding, number: int, found: Layout) -> bool:
+        """Write the header of a file anew if its frames can be read: each proves by itself where it belongs."""
+        if finding.position >= FILE_HEADER or number not in found.logs:
+            return False
+        file = self._folder.open(finding.file, write=True)
+        try:
+            if next(frames_in(file, first_location(number), number << SEGMENT_SHIFT | file.size()), None) is None:
+                return False
+        except BadFrame:
+            return False
+        self._copy(finding.file)
+        write_all(file, 0, file_header(LOG_MAGIC, number, self._end_before(number, found)))
+        file.sync()
+        self.actions.append(f"wrote the header of {finding.file} anew: {finding.problem}")
+        return True
+
+    def _end_before(self, number: int, found: Layout) -> Location:
+        """Where the segment before this one ends; 0 if there is none."""
+        if number - 1 not in found.logs:
+            return 0
+        return (number - 1) << SEGMENT_SHIFT | self._folder.open(log_name(number - 1)).size()
 
     def _mend_snapshot(self, found: Layout, damaged: set[int]) -> None:
         if not damaged:
@@ -275,9 +299,7 @@ class _Repairing:
         if number in found.logs:
             self._folder.unlink(name)
             self.actions.append(f"set {name} aside: {finding.problem}")
-        end_of_previous = 0
-        if number - 1 in found.logs:
-            end_of_previous = (number - 1) << SEGMENT_SHIFT | self._folder.open(log_name(number - 1)).size()
+        end_of_previous = self._end_before(number, found)
         if not found.logs and number > first:
             self.actions.append(f"began anew: of the segments up to {name} none is there")
         if number > first:

@@ -244,7 +244,7 @@ def test_a_torn_end_is_found_but_not_called_a_loss(tmp_path: Path) -> None:
 def test_repair_keeps_what_comes_before_the_damage_and_copies_the_rest(tmp_path: Path, number: int) -> None:
     name = f"{number:08d}.log"
     original = written(tmp_path / "original")
-    for position in range(0, (original / name).stat().st_size, 7):
+    for position in range(32, (original / name).stat().st_size, 7):
         folder = tmp_path / str(position)
         shutil.copytree(original, folder)
         flip(folder / name, position)
@@ -255,7 +255,7 @@ def test_repair_keeps_what_comes_before_the_damage_and_copies_the_rest(tmp_path:
         assert repaired.copies.parent == folder
         copies = contents(repaired.copies)
         assert copies == {file: damaged[file] for file in damaged if file >= name and file != "lock"}
-        readable = 4 * (number - 1) + max(position - 32, 0) // FRAME
+        readable = 4 * (number - 1) + (position - 32) // FRAME
         assert kept(folder) == BODIES[:readable]
 
 
@@ -270,6 +270,18 @@ def test_repair_copes_with_files_that_are_missing_or_too_short(tmp_path: Path, n
     assert verify(tmp_path).lost
     assert repair(tmp_path).actions
     assert kept(tmp_path) == BODIES[: 4 * (number - 1) + max((size or 0) - 32, 0) // FRAME]
+
+
+@pytest.mark.parametrize("snapshot_after", [None, 5])
+def test_a_damaged_header_costs_no_frame(tmp_path: Path, snapshot_after: int | None) -> None:
+    written(tmp_path, snapshot_after=snapshot_after)
+    whole = contents(tmp_path)
+    for number in (1, 2, 3):
+        for position in range(32):
+            flip(tmp_path / f"{number:08d}.log", position)
+            (action,) = repair(tmp_path).actions
+            assert action == f"wrote the header of {number:08d}.log anew: the file header is damaged"
+            assert {**contents(tmp_path), "lock": b""} == {**whole, "lock": b""}
 
 
 def test_a_repair_of_a_folder_that_lost_everything_but_its_head_says_that_it_begins_anew(tmp_path: Path) -> None:
