@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -24,6 +24,18 @@ from inorder.pool.outcomes import WorkerDied
 _context: Any = multiprocessing.get_context(
     "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 )
+
+# One at a time learns how a process has ended: another one would read nothing, and take that for exit code 255. And
+# whoever starts a process looks at all others. Reentrant, as the garbage collector may end a forgotten pass meanwhile.
+_reaping = threading.RLock()
+
+
+def _after_fork_in_child() -> None:
+    global _reaping
+    _reaping = threading.RLock()  # a thread that is not here may hold the other one
+
+
+after_fork(_after_fork_in_child)
 
 
 class Processes:
@@ -95,7 +107,8 @@ class Process:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._pipe, theirs = _context.Pipe()
         self._process = _context.Process(target=_serve, args=(theirs, fn), name="inorder-worker", daemon=True)
-        self._process.start()
+        with _reaping:
+            self._process.start()
         theirs.close()  # so that the pipe ends when the process does
         self._ready = False
         self.ended = False  # as far as we know, without asking the system
@@ -107,7 +120,8 @@ class Process:
         multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
 
     def alive(self) -> bool:
-        return not self.ended and bool(self._process.is_alive())
+        with _reaping:
+            return not self.ended and bool(self._process.is_alive())
 
     def wait_until_ready(self) -> None:
         """To start takes a while, which is nobody's fault."""
@@ -133,7 +147,7 @@ class Process:
             return self._pipe.recv_bytes()  # type: ignore[no-any-return]
         except (EOFError, OSError):
             self.ended = True
-            self._process.join()
+            self._wait_for_end()
             raise WorkerDied(self._process.exitcode) from None
 
     def kill(self) -> None:
@@ -143,7 +157,12 @@ class Process:
     def close(self) -> None:
         self._pipe.close()  # which ends its loop, should it still be in one
         self._process.kill()
-        self._process.join()
+        self._wait_for_end()
+
+    def _wait_for_end(self) -> None:
+        wait([self._process.sentinel])
+        with _reaping:
+            self._process.join()
 
 
 def _serve(pipe: Connection, fn: Callable[..., Any]) -> None:

@@ -9,12 +9,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inorder.pool import Autoscale, ItemError, ItemTimeout, Retry, WorkerDied, WorkerPool
+from inorder.pool.processes import Process
 from inorder.testing import ManualClock
 
 from . import victims
@@ -76,6 +78,39 @@ def test_processes_are_used_again() -> None:
 def test_a_process_that_dies_fails_its_item_in_its_place_and_is_replaced(fn: Callable[[int], int], how: str) -> None:
     died = f"WorkerDied: a worker process ended {how} in the middle of the item"
     assert run(fn, [0, 1, 2, 3, 4, 3, 5], workers=1) == [0, 1, 2, died, 4, died, 5]
+
+
+def test_how_a_process_ended_is_told_also_if_another_one_is_started_at_that_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever starts one looks at all others, and of two who look at the end of a process the second sees nothing."""
+    about_to_read, others_have_read = threading.Event(), threading.Event()
+    read = forkserver.read_signed
+
+    def read_last(place: int) -> int:
+        if threading.current_thread() is asking:
+            about_to_read.set()
+            others_have_read.wait(0.1)
+            return read(place)
+        status = read(place)
+        others_have_read.set()
+        return status
+
+    def ask() -> None:
+        with pytest.raises(WorkerDied) as died:
+            process.call(3)
+        told.append(str(died.value))
+
+    told: list[str] = []
+    process = Process(victims.exit_on_three)
+    process.wait_until_ready()
+    asking = threading.Thread(target=ask)
+    monkeypatch.setattr(forkserver, "read_signed", read_last)
+    asking.start()
+    assert about_to_read.wait(PATIENCE_SECONDS)
+    Process(victims.exit_on_three).close()
+    asking.join()
+    assert told == ["a worker process ended with exit code 7 in the middle of the item"]
 
 
 def test_a_process_that_dies_before_what_it_has_started_fails_its_item_at_once(tmp_path: Path) -> None:
