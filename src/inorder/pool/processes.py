@@ -44,7 +44,7 @@ class Processes:
     def __init__(self, fn: Callable[..., Any], limit: Callable[[], int]) -> None:
         self._fn = fn
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant, as the garbage collector may close this in the middle of it
         self._idle: list[Process] = []
         self._busy: set[Process] = set()
         self._closed = False
@@ -75,7 +75,8 @@ class Processes:
     def _give_back(self, process: Process) -> None:
         with self._lock:
             self._busy.discard(process)
-            keep = not process.ended and not self._closed and len(self._idle) + len(self._busy) < self._limit()
+            limit = self._limit()
+            keep = not process.ended and not self._closed and len(self._idle) + len(self._busy) < limit
             if keep:
                 self._idle.append(process)
         if not keep:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,38 @@ def test_to_leave_the_loop_kills_the_processes() -> None:
         assert output % 2 == 0
         break
     wait_until(lambda: not multiprocessing.active_children())
+
+
+def test_a_forgotten_pass_ends_although_the_garbage_collector_finds_it_while_a_process_is_given_back() -> None:
+    forgotten, collected = threading.Event(), threading.Event()
+
+    def source() -> Iterator[int]:
+        yield 1
+        assert forgotten.wait(PATIENCE_SECONDS)
+        yield 2
+
+    results: Any = WorkerPool[int](victims.process_id, kind="process", workers=1).map(source())
+    gc.disable()
+    try:
+        cycle: list[Any] = [iter(results)]
+        cycle.append(cycle)
+        next(cycle[0])
+        processes = results._run.calls._processes
+        wait_until(lambda: processes._idle)
+        limit = processes._limit
+
+        def collect() -> int:
+            gc.collect()
+            collected.set()
+            return int(limit())
+
+        processes._limit = collect
+        del cycle
+        forgotten.set()
+        assert collected.wait(PATIENCE_SECONDS)
+        wait_until(lambda: not processes._idle and not processes._busy)
+    finally:
+        gc.enable()
 
 
 def test_idle_processes_end_when_the_pool_shrinks() -> None:
