@@ -121,6 +121,25 @@ def test_an_async_handler_is_in_the_trace_and_many_messages_share_a_span(pubsub:
     assert created.attributes["messaging.batch.message_count"] == 2
 
 
+def test_what_a_def_handler_leaves_to_await_is_in_its_span(pubsub: PubSub) -> None:
+    seen: list[trace.SpanContext] = []
+
+    async def work(message: Message) -> None:
+        seen.append(trace.get_current_span().get_span_context())
+        message.ack()
+        raise ValueError("afterwards")
+
+    subscription = pubsub.subscription("worker")
+    subscription.on("message", lambda message: work(message))
+    subscription.on("error", lambda error: None)
+    subscription.open()
+    pubsub.topic("orders").publish_message(b"a").result(20)
+    (processed,) = spans("worker process")
+    subscription.close()
+    assert [one.span_id for one in seen] == [processed.context.span_id]
+    assert processed.events[0].name == "exception"
+
+
 def test_a_publish_that_fails_ends_its_span_with_the_error(pubsub: PubSub) -> None:
     with pytest.raises(TopicNotFound):
         pubsub.topic("nowhere").publish_message(b"a").result(20)

@@ -70,6 +70,11 @@ class Listeners:
         return self.tell("gap", gap)
 
 
+async def awaited(awaitable: Awaitable[object]) -> object:
+    """A coroutine, as `asyncio.run` wants one, of whatever a handler has returned to be awaited."""
+    return await awaitable
+
+
 async def finish(awaitables: Iterable[Awaitable[object]]) -> None:
     """Await what listeners left to await. What they raise is logged."""
     for awaitable in awaitables:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from inorder.client.intake import Intake
-from inorder.client.listeners import Handler, Listeners, finish, finish_here
+from inorder.client.listeners import Handler, Listeners, awaited, finish, finish_here
 from inorder.errors import FailedPrecondition, InorderError, InvalidArgument
 from inorder.message import DATA, Gap, Message
 from inorder.pending import Pending
@@ -154,7 +154,7 @@ class ThreadStream(Stream):
             return
         result = self._handler(message)
         if inspect.isawaitable(result):
-            asyncio.run(_await(result))
+            asyncio.run(awaited(result))
 
     def limit(self) -> int:
         return min(self._intake.max_messages, MAX_THREADS)
@@ -174,10 +174,6 @@ class ThreadStream(Stream):
 
     def _tell_error(self, error: BaseException) -> None:
         finish_here(self._listeners.tell_error(error))
-
-
-async def _await(awaitable: Awaitable[object]) -> object:
-    return await awaitable
 
 
 class TaskStream(Stream):

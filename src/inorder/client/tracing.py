@@ -6,11 +6,13 @@ on where one of the two is theirs. They are reserved: no program can set them, a
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import Any
 
-from inorder.client.listeners import Handler
+from inorder.client.listeners import Handler, awaited
 from inorder.errors import FailedPrecondition
 from inorder.message import Entry, Message
 from inorder.options import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
@@ -60,7 +62,9 @@ class Tracing:
 
         def handle(message: Message) -> Any:
             with self._processing(subscription, message):
-                return handler(message)
+                result = handler(message)
+                # Here, as by its stream: else the span would end before it begins.
+                return asyncio.run(awaited(result)) if inspect.isawaitable(result) else result
 
         return handle
 
