@@ -139,11 +139,11 @@ class Subscription:
         """
         if self._connection.is_the_parents:  # as what is open here is, and its threads: nobody would ever end it
             return Pending.of(None)
-        for iteration in tuple(self._iterations):
-            iteration.close()
+        gone_back = [iteration.close() for iteration in tuple(self._iterations)]
         with self._opening:  # its first handler may be faster than `open`, and close it
             stream = self._stream
-        return Pending.of(None) if stream is None else stream.close()
+        closed = Pending.of(None) if stream is None else stream.close()
+        return Pending.all([closed, *gone_back]).map(lambda _: None) if gone_back else closed
 
     def _is_open(self) -> bool:
         """Whether messages are handled: nobody has closed it, and the broker has not ended it either."""

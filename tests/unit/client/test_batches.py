@@ -1,16 +1,20 @@
 """Lists of messages with several of a key, acks in one go, and a loop that is poked before it begins."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from inorder import Message, PubSub
 from inorder.broker import MessageQueue
+from inorder.client.connection import Connection
 from inorder.client.subscription import Subscription
 from inorder.errors import FailedPrecondition, InvalidAckId, InvalidArgument, SubscriptionNotFound
-from inorder.message import Gap
+from inorder.message import Gap, Source
+from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
+from inorder.transport.embedded import EmbeddedDeliveries, EmbeddedTransport
 
 
 def three_of_each_key(pubsub: PubSub, window: int) -> None:
@@ -174,6 +178,29 @@ def test_a_loop_whose_event_loop_was_closed_keeps_nothing_from_others() -> None:
         assert {(message.ordering_key, message.data) for message in pulled} == {("a", b"0"), ("b", b"0")}
         assert not subscription._iterations
         assert not task.done()
+
+
+def test_a_subscription_with_a_loop_is_closed_when_the_broker_has_what_the_loop_never_got() -> None:
+    returned: Pending[None] = Pending()
+
+    class SlowDeliveries(EmbeddedDeliveries):
+        def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
+            return super().release(leases, source).then(lambda _: returned)
+
+    class SlowTransport(EmbeddedTransport):
+        def deliveries(self, subscription: str, wake: Any, report: Any, eager: bool) -> EmbeddedDeliveries:
+            return SlowDeliveries(self.broker, subscription, wake, report)
+
+    broker = MessageQueue(clock=ManualClock())
+    three_of_each_key(PubSub(broker), window=1)
+    subscription = Subscription(Connection(SlowTransport(broker, owned=False)), "mover")
+    messages = iter(subscription.batches(1, ahead=1))
+    assert len(next(messages)) == 1
+    closing = subscription.close()
+    assert not closing.done()
+    returned.set_result(None)
+    assert closing.result(0) is None
+    assert [*messages] == []
 
 
 def a_gap_and_a_message(pubsub: PubSub) -> Subscription:
