@@ -29,12 +29,12 @@ def publish(folder: Path) -> None:
     queue.close()
 
 
-def run(spec: Path) -> None:
+def run(spec: Path, *, anew: bool) -> None:
     from pyspark.errors import PySparkValueError
     from pyspark.pipelines import cli
 
     try:
-        cli.run(spec_path=spec, full_refresh=[], full_refresh_all=False, refresh=[], dry=False)
+        cli.run(spec_path=spec, full_refresh=[], full_refresh_all=anew, refresh=[], dry=False)
     except PySparkValueError as error:
         if error.getCondition() != "UNKNOWN_RESPONSE" or "__python_accumulator__" not in str(error):
             raise
@@ -42,10 +42,11 @@ def run(spec: Path) -> None:
 
 if __name__ == "__main__":
     data = Path("data").resolve()
-    if not data.exists():
+    is_new = not data.exists()
+    if is_new:
         publish(data)
     os.environ["INORDER_ORDERS"] = f"file:{data}"
     os.environ.setdefault("SPARK_REMOTE", "local[2]")  # pipelines know only Spark Connect
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    run(HERE / "spark-pipeline.yml")
+    run(HERE / "spark-pipeline.yml", anew=is_new)  # checkpoints that are there by then are of another topic
     print(f"The tables are below {Path('spark-warehouse').resolve()}")
