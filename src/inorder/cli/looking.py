@@ -6,21 +6,24 @@ What a folder holds is read from its journal, beside the broker that owns it. An
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from inorder.cli.targets import connected, folder_of, target_of
 from inorder.client.pubsub import PubSub
 from inorder.clock import SYSTEM_CLOCK
 from inorder.core.ledger import Ledger
-from inorder.errors import SubscriptionNotFound
+from inorder.errors import NotFound, SubscriptionNotFound
 from inorder.journal.info import subscription_info
 from inorder.journal.reading import JournalReader, TopicView
 from inorder.metadata import Counters, SubscriptionMetadata, TopicMetadata
+from inorder.pending import Pending
+
+Found = TypeVar("Found", TopicMetadata, SubscriptionMetadata)
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -99,14 +102,14 @@ class BrokerLook:
         self._pubsub = pubsub
 
     def topics(self) -> list[TopicMetadata]:
-        return [topic.metadata().result() for topic in self._pubsub.topics().result()]
+        return [*_still_there(topic.metadata() for topic in self._pubsub.topics().result())]
 
     def topic(self, name: str) -> TopicMetadata:
         return self._pubsub.topic(name).metadata().result()
 
     def subscriptions(self, topic: str | None = None) -> list[SubscriptionMetadata]:
         asked = self._pubsub.subscriptions() if topic is None else self._pubsub.topic(topic).subscriptions()
-        return [subscription.metadata().result() for subscription in asked.result()]
+        return [*_still_there(subscription.metadata() for subscription in asked.result())]
 
     def subscription(self, name: str) -> SubscriptionMetadata:
         return self._pubsub.subscription(name).metadata().result()
@@ -122,6 +125,13 @@ class BrokerLook:
             head_of_line_seconds=found.head_of_line_seconds,
             counters=found.counters,
         )
+
+
+def _still_there(asked: Iterable[Pending[Found]]) -> Iterator[Found]:
+    """Without what was deleted since it was listed, as `inorder tail` does with its own when it ends."""
+    for one in asked:
+        with suppress(NotFound):
+            yield one.result()
 
 
 def _topic(view: TopicView) -> TopicMetadata:

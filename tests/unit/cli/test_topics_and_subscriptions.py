@@ -7,6 +7,7 @@ import pytest
 from inorder.broker import MessageQueue
 from inorder.cli.looking import BrokerLook, JournalLook
 from inorder.client.pubsub import PubSub
+from inorder.client.subscription import Subscription
 from inorder.client.topic import Topic
 from inorder.errors import PermissionDenied
 from inorder.journal.reading import JournalReader
@@ -228,6 +229,24 @@ def test_a_file_is_no_folder_and_nothing_else_is_said_of_it(
     ran = inorder("topic", *given)
     assert (ran.code, ran.err) == (2, f"inorder: {folder} is a file, and a journal needs a folder\n")
     assert folder.read_text() == "a letter"
+
+
+class Behind(PubSub):
+    """Lists what was there a moment ago."""
+
+    def topics(self) -> Pending[list[Topic]]:
+        return super().topics().map(lambda found: [self.topic("gone"), *found])
+
+    def subscriptions(self) -> Pending[list[Subscription]]:
+        return super().subscriptions().map(lambda found: [self.subscription("gone"), *found])
+
+
+def test_what_is_deleted_while_it_is_listed_is_left_out() -> None:
+    with Behind("memory:") as pubsub:
+        pubsub.topic("orders").create().result().subscription("billing").create().result()
+        look = BrokerLook(pubsub)
+        assert [topic.name for topic in look.topics()] == ["orders"]
+        assert [subscription.name for subscription in look.subscriptions()] == ["billing"]
 
 
 def test_a_journal_of_another_kind_is_told_with_the_way_to_name_it(
