@@ -67,6 +67,28 @@ def test_the_same_process_cannot_own_a_folder_twice(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
 
 
+def test_who_cannot_own_a_folder_leaves_no_file_open(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    free = os.dup(0)
+    os.close(free)
+    with pytest.raises(JournalInUse):
+        FolderLock(tmp_path)
+    next_free = os.dup(0)
+    os.close(next_free)
+    assert next_free == free
+    lock.release()
+
+
+def test_an_owner_is_named_without_what_an_earlier_one_has_left(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("process 1 on a machine with a long name " * 10)
+    lock = FolderLock(tmp_path)
+    owner = owner_of(tmp_path)
+    assert owner is not None
+    assert owner.startswith(f"process {os.getpid()} on ")
+    assert owner.endswith("UTC")
+    lock.release()
+
+
 def test_a_file_that_is_no_lock_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "lock").write_bytes(b"\xff" * 5000)
     lock = FolderLock(tmp_path)

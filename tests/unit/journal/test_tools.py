@@ -16,7 +16,7 @@ from inorder.journal import Store
 from inorder.journal.files import File, Folder
 from inorder.journal.journal import Journal
 from inorder.journal.reading import JournalReader
-from inorder.journal.segment_tools import verify_segments
+from inorder.journal.segment_tools import repair_segments, verify_segments
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
 from inorder.journal.tools import repair, verify
@@ -282,6 +282,47 @@ def test_a_damaged_header_costs_no_frame(tmp_path: Path, snapshot_after: int | N
             (action,) = repair(tmp_path).actions
             assert action == f"wrote the header of {number:08d}.log anew: the file header is damaged"
             assert {**contents(tmp_path), "lock": b""} == {**whole, "lock": b""}
+
+
+def test_a_copy_is_of_the_file_before_the_first_change(tmp_path: Path) -> None:
+    written(tmp_path)
+    flip(tmp_path / "00000002.log", 5)
+    flip(tmp_path / "00000002.log", 32 + FRAME + 30)
+    damaged = contents(tmp_path)
+    repaired = repair(tmp_path)
+    assert [action.split(" ")[0] for action in repaired.actions] == ["wrote", "set", "cut"]
+    assert repaired.copies is not None
+    assert contents(repaired.copies)["00000002.log"] == damaged["00000002.log"]
+    assert kept(tmp_path) == BODIES[:5]
+
+
+class Stopping(Folder):
+    """A folder in which a program ends when it is about to remove one file too many."""
+
+    def __init__(self, path: Path, removals: int) -> None:
+        super().__init__(path)
+        self._left = removals
+
+    def unlink(self, name: str) -> None:
+        if not self._left:
+            raise KeyboardInterrupt
+        self._left -= 1
+        super().unlink(name)
+
+
+@pytest.mark.parametrize("removals", [0, 1])
+def test_a_repair_that_is_interrupted_leaves_a_journal_that_says_so_and_is_repaired_again(
+    tmp_path: Path, removals: int
+) -> None:
+    written(tmp_path)
+    flip(tmp_path / "00000001.log", 32 + FRAME + 30)
+    with pytest.raises(KeyboardInterrupt):
+        repair_segments(Stopping(tmp_path, removals))
+    assert next(finding.file for finding in verify(tmp_path).lost) == "00000001.log"
+    with pytest.raises(JournalDamaged, match=r"00000001\.log"):
+        opened(tmp_path)
+    repair(tmp_path)
+    assert kept(tmp_path) == BODIES[:1]
 
 
 def test_a_repair_of_a_folder_that_lost_everything_but_its_head_says_that_it_begins_anew(tmp_path: Path) -> None:

@@ -82,11 +82,12 @@ def test_damage_is_told(tmp_path: Path, statement: str, problem: str) -> None:
         SqliteDocuments(tmp_path)
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_format_is_refused(tmp_path: Path, version: int) -> None:
     SqliteDocuments(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / FILE)) as connection:
-        connection.execute("PRAGMA user_version = 2")
-    with pytest.raises(JournalTooNew):
+        connection.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(JournalTooNew, match=f"format {version}"):
         SqliteDocuments(tmp_path)
 
 
