@@ -6,6 +6,8 @@ import os
 import runpy
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -197,6 +199,23 @@ def test_a_function_may_use_other_modules_of_the_folder_in_workers(tmp_path: Pat
     code, _, err = run(capsys, "run", file)
     assert code == 0, err
     assert [row["data"] for row in written(tmp_path / "table")] == ["XX"]
+
+
+def test_a_spark_that_ends_in_the_middle_is_told_in_words(tmp_path: Path) -> None:
+    kill = "os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)"  # as a system does that has no memory left
+    lines = [
+        "import os, signal",
+        "from pyspark import SparkContext",
+        "def end(rows):",
+        f"    {kill}",
+        "    return rows",
+    ]
+    (tmp_path / "deadly.py").write_text("\n".join(lines))
+    (tmp_path / "in").mkdir()
+    file = pipeline(tmp_path, HEAD, FILES, transform(python="deadly:end"), PARQUET)
+    done = subprocess.run([sys.executable, "-m", "inorder", "pipeline", "check", file], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "inorder: Spark has ended in the middle of it" in done.stderr
 
 
 def test_a_batch_that_is_done_is_not_blamed_for_the_one_that_could_not_begin(

@@ -6,12 +6,13 @@ import argparse
 import locale
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
 
-from inorder.errors import FailedPrecondition
+from inorder.errors import FailedPrecondition, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +86,26 @@ def session(
         raise FailedPrecondition(f"Spark does not start: {reason(error)}") from None
     try:
         yield spark
+    except Exception as error:  # of any kind, as PySpark makes something else of it in some places
+        if remote is None and _has_ended():
+            raise Unavailable(
+                "Spark has ended in the middle of it; if the machine had no memory left for it, "
+                "--conf spark.driver.memory=2g, or less, may help"
+            ) from error
+        raise
     finally:
         if ours:
-            spark.stop()
+            with suppress(ConnectionError):  # it is not there any more
+                spark.stop()
+
+
+def _has_ended() -> bool:
+    """Whether the Java is gone that runs Spark here."""
+    from pyspark import SparkContext
+
+    process: Any = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(0.1)  # it may take a moment to end after its connections have
+    return process.poll() is not None
