@@ -402,9 +402,12 @@ class Subscription:
             return taken
         if position not in map(_position, taken):  # it went to the front, but others came back since
             taken += self._take_and_read(PASS_OVER, consumer, holding=True)
-        if position not in map(_position, taken):
+        starving = next((record for record in taken if record[POSITION] == position), None)
+        if starving is None:
             self._starved = None  # it is gone, or another consumer has its key
-        taken.sort(key=lambda record: record[POSITION] != position)
+        else:  # with what came back before it in its key
+            key = starving[KEY] if self.ordered else ""
+            taken.sort(key=lambda r: r[POSITION] != position and (not key or r[KEY] != key or r[POSITION] > position))
         self._lanes.untake(taken[count:])
         return taken[:count]
 

@@ -159,6 +159,21 @@ def test_behind_a_large_message_that_went_the_next_one_is_not_starved(max_messag
     assert queue.take("worker", 1, max_bytes=10, alone=False) == []
 
 
+@pytest.mark.parametrize("max_messages", [1, 10])
+def test_a_message_that_starves_does_not_overtake_what_came_back_before_it_in_its_key(max_messages: int) -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    options = {"enable_message_ordering": True, "max_outstanding_per_key": 3, "flow_control": FlowControl(10, 100)}
+    queue.register_subscription("worker", "orders", options)
+    queue.publish("orders", [Message(bytes(size), ordering_key="a") for size in (60, 90)])
+    first = queue.pull("worker", 10)
+    assert lengths(first) == [60]
+    queue.modify_ack_deadline(first, 60)
+    clock.advance(11)
+    queue.nack(first)
+    assert lengths(queue.pull("worker", max_messages)) == [60]
+
+
 def test_behind_a_large_message_that_became_too_old_the_next_one_is_not_starved() -> None:
     queue = MessageQueue(clock=(clock := ManualClock()))
     queue.register_topic("orders")
