@@ -145,6 +145,19 @@ def test_a_file_that_was_cut_at_any_byte_is_damage() -> None:
                 next(read)
 
 
+def test_zeros_before_the_end_of_what_is_durable_are_damage_and_no_room() -> None:
+    disk = FaultyDisk(0)
+    store, reader = owned(disk), SegmentReader(disk)
+    frames = append(store, 3)
+    store.sync()
+    last, whole = frames[2][0] & OFFSET_MASK, disk.read("00000001.log")
+    disk.overwrite("00000001.log", whole[:last] + bytes(len(whole) - last))
+    for read in (reader.read(), store.read(frames[0][0])):
+        assert [next(read), next(read)] == frames[:2]
+        with pytest.raises(JournalDamaged, match=f"00000001.log, byte {last}: no frame begins here"):
+            next(read)
+
+
 def test_frames_that_are_gone_from_the_end_of_a_segment_are_damage() -> None:
     disk = FaultyDisk(0)
     store, reader = owned(disk), SegmentReader(disk)
