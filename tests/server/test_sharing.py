@@ -164,12 +164,12 @@ def test_a_key_is_not_kept_for_ever_by_a_client_that_reads_nothing(serve: Serve,
     reader = threading.Thread(target=read)
     reader.start()
     deadline = time.monotonic() + 15
-    while len(found) < 2 and time.monotonic() < deadline:
+    while len({*found}) < 2 and time.monotonic() < deadline:
         time.sleep(0.5)
         clock.advance(20)
     second.cancel()
     reader.join()
-    assert found == [b"a", b"b"]
+    assert [*dict.fromkeys(found)] == [b"a", b"b"]  # one whose ack was on its way by then comes again
     first.cancel()
 
 
