@@ -25,6 +25,7 @@ from inorder.server.door import Door
 from inorder.server.expiry import Expiry
 from inorder.server.extensions import service as extensions
 from inorder.server.extensions.delivery import Delivery
+from inorder.server.extensions.resources import Resources
 from inorder.server.extensions.service import Extensions
 from inorder.server.gates import Gates, Method
 from inorder.server.health import HEALTH, Health
@@ -163,9 +164,8 @@ class Server:
                 await policies.forget(resource)
 
         delivery = Delivery(self._broker, self.names, self._desks)
-        self._extensions = Extensions(
-            self._broker, self.names, self._admin, delivery, self._desks.used, self._pushes.refresh
-        )
+        resources = Resources(self._broker, self.names, self._admin, self._desks.used, self._pushes.refresh)
+        self._extensions = Extensions(self._broker, self.names, self._admin, resources, delivery)
         self._calls = {
             extensions.SERVICE: self._extensions.calls(),
             schemas.SERVICE: SchemaService(book, self._documents, SYSTEM_CLOCK, deleting).calls(),

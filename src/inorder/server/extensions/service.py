@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 
 from inorder.broker import MessageQueue
@@ -22,23 +22,14 @@ PROTOCOL = 1
 
 
 class Extensions:
-    """The service. `used` is told the broker's name of each subscription that somebody changes, or seeks in, before.
-
-    `changed` is told of each that was made or changed.
-    """
+    """The service, of which the server makes those parts that have to do with others of its own."""
 
     def __init__(
-        self,
-        broker: MessageQueue,
-        names: Names,
-        admin: Admin,
-        delivery: Delivery,
-        used: Callable[[str], None],
-        changed: Callable[[str], None],
+        self, broker: MessageQueue, names: Names, admin: Admin, resources: Resources, delivery: Delivery
     ) -> None:
         self._names = names
+        self._resources = resources
         self._delivery = delivery
-        self._resources = Resources(broker, names, admin, used, changed)
         self._stopping = asyncio.Event()
         self._keys = Keys(broker, names, admin, self._stopping)
         self._reading = Reading(broker, names, admin, self._stopping)
