@@ -195,7 +195,7 @@ def test_a_machine_that_does_not_find_itself_by_its_name_runs_spark(tmp_path: Pa
     lost = 'hostname nowhere.invalid && ip link set lo up && exec "$@"'
     alone = ["unshare", "--uts", "--net", "sh", "-c", lost, "sh"]
     if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
-        pytest.skip("no right to run something without a network")
+        pytest.skip("no `unshare` and `ip` on this machine, or no right to take its network away with them")
     path = tmp_path / "log.jsonl"
     path.write_text('{"k": "a", "s": 1}\n{"k": "a", "s": 2}\n')
     command = [*alone, sys.executable, "-m", "inorder", "audit", str(path), "--key", "k", "--sequence", "s", "--json"]
