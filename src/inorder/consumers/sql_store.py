@@ -46,13 +46,32 @@ class SqlStore:
         self._closed = False
         self._process = os.getpid()
         self._here = threading.local()  # the connection of the transaction that this thread is in
-        # A connection that the server has ended meanwhile is noticed before it is used.
-        self._engine = sqlalchemy.create_engine(database, pool_pre_ping=True) if isinstance(database, str) else database
+        self._engine = self._engine_of(database) if isinstance(database, str) else database
+        if not isinstance(self._engine, sqlalchemy.Engine):
+            raise InvalidArgument(f"database: a URL, or an Engine of SQLAlchemy, not {database!r}")
         self._dialect = self._engine.dialect.name
         if self._dialect not in BYTES:
             raise InvalidArgument(f"database: one of {', '.join(BYTES)}, not {self._dialect!r}")
         if isinstance(self._engine.pool, sqlalchemy.pool.SingletonThreadPool):
             raise InvalidArgument("database: in memory, each thread would have one of its own; use a file")
+        try:
+            self._prepare()
+        except sqlalchemy.exc.DBAPIError as error:
+            raise FailedPrecondition(f"store: the database cannot be used: {error.orig}") from None
+
+    def _engine_of(self, url: str) -> Engine:
+        example = "database: a URL such as 'postgresql+psycopg://user@host:5432/database'"
+        try:
+            # A connection that the server has ended meanwhile is noticed before it is used.
+            return self._sql.create_engine(url, pool_pre_ping=True)
+        except self._sql.exc.ArgumentError as error:
+            raise InvalidArgument(f"{example}: {error}") from None
+        except ValueError:  # it names what may be a part of a password
+            raise InvalidArgument(f"{example}: what should be the port is no number") from None
+        except ImportError as error:
+            raise FailedPrecondition(f"store: the driver of the database is not installed: {error}") from None
+
+    def _prepare(self) -> None:
         with self.transaction() as connection:
             if getattr(connection.raw.connection.dbapi_connection, "autocommit", False) is True:
                 raise InvalidArgument("database: an engine with transactions, not with isolation_level='AUTOCOMMIT'")

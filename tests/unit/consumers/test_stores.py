@@ -298,6 +298,36 @@ def test_a_database_that_each_thread_has_for_itself_is_refused() -> None:
         SqlStore("sqlite://")
 
 
+@pytest.mark.parametrize(
+    ("database", "error", "complaint"),
+    [
+        ("nonsense", InvalidArgument, r"^database: a URL such as 'postgresql\+psycopg://.*: Could not parse"),
+        (
+            "foo://host/name",
+            InvalidArgument,
+            r"^database: a URL such as .*: Can't load plugin: sqlalchemy\.dialects:foo",
+        ),
+        ("postgresql+psycopg://host:secret/name", InvalidArgument, r"what should be the port is no number$"),
+        (None, InvalidArgument, r"^database: a URL, or an Engine of SQLAlchemy, not None$"),
+        ("oracle://host/name", FailedPrecondition, r"^store: the driver of the database is not installed: No module"),
+        (
+            "postgresql+psycopg://me:secret@127.0.0.1:1/name",
+            FailedPrecondition,
+            r"^store: .* cannot be used: connection",
+        ),
+        (
+            "sqlite:////nowhere/store.db",
+            FailedPrecondition,
+            r"^store: .* cannot be used: unable to open database file$",
+        ),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_told_in_words(database: Any, error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=complaint) as raised:
+        SqlStore(database)
+    assert "cret" not in str(raised.value)
+
+
 def test_a_forked_process_closes_the_store_of_its_parent_in_the_middle_of_a_transaction(database: Database) -> None:
     store = database.store()
     begun, go_on = threading.Event(), threading.Event()
