@@ -55,7 +55,7 @@ def test_another_subscription_of_the_topic_can_seek_to_it(server: Running) -> No
     server.raw_publisher().create_topic(name="projects/shop/topics/far")
     far = "projects/shop/subscriptions/far"
     subscriber.create_subscription(name=far, topic="projects/shop/topics/far")
-    with pytest.raises(exceptions.InvalidArgument, match="is of topic"):
+    with pytest.raises(exceptions.FailedPrecondition, match="is of topic"):
         subscriber.seek(request={"subscription": far, "snapshot": BEFORE})
 
 

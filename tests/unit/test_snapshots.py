@@ -159,7 +159,7 @@ def test_what_cannot_be_a_snapshot_or_be_sought_is_refused(desk: Desk) -> None:
     desk.queue.register_topic("others")
     desk.queue.register_subscription("far", "others")
     desk.queue.create_snapshot("before", "billing")
-    with pytest.raises(InvalidArgument, match="'before' is of topic 'orders'"):
+    with pytest.raises(FailedPrecondition, match="'before' is of topic 'orders'"):
         desk.queue.seek("far", snapshot="before")
     with pytest.raises(InvalidArgument, match="give one of"):
         desk.queue.seek("billing", snapshot="before", position=0)

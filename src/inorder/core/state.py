@@ -409,7 +409,7 @@ class State:
         if subscription.detached:
             raise FailedPrecondition(f"subscription {name!r} is detached: nothing will come any more")
         if found.topic != subscription.topic:
-            raise InvalidArgument(
+            raise FailedPrecondition(
                 f"snapshot {snapshot!r} is of topic {found.topic!r}, subscription {name!r} of {subscription.topic!r}"
             )
         return None, [SoughtSnapshot(name, snapshot, self.topics[found.topic].visible)], ()

@@ -369,7 +369,7 @@ class BrokerModel:
         if subscription.detached:
             raise FailedPrecondition(f"{name} is detached")
         if snapshot.topic != subscription.topic:
-            raise InvalidArgument(f"{snapshot_name} is of {snapshot.topic}")
+            raise FailedPrecondition(f"{snapshot_name} is of {snapshot.topic}")
         subscription.start_over([one for one in snapshot.kept if subscription.matches(one.attributes)], self.now_us)
         self.let_in()
 
