@@ -108,6 +108,10 @@ def test_a_schema_without_a_project_is_one_of_the_server(tmp_path: Path) -> None
         ("[[topics]]\nname = 'orders'\nschema_settings = { schema = 'order' }", "encoding: JSON"),
         ("[[subscriptions]]\nname = 'worker'", r"subscriptions 1 \(worker\): topic: say of which one"),
         ("[[subscriptions]]\nname = 'worker'\ntopic = 'orders'", "topic 'projects/shop/topics/orders' is not there"),
+        (
+            '[[topics]]\nname = "orders"\n[[topics]]\nname = "projects/shop/topics/orders"',
+            r"topics 2 \(projects/shop/topics/orders\): name: one before it has the same",
+        ),
     ],
 )
 def test_a_wrong_file_is_told_with_its_place(tmp_path: Path, text: str, problem: str) -> None:

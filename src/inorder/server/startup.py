@@ -40,18 +40,29 @@ def create(path: Path, broker: MessageQueue, names: Names, *, window: int, push_
         raise InvalidArgument(f"{path}: {error}") from None
     if unknown := sorted(set(tables) - {"topics", "subscriptions"}):
         raise InvalidArgument(f"{path}: [[topics]] and [[subscriptions]], not {unknown[0]!r}")
-    _each(path, tables, "topics", lambda table: _create_topic(table, broker, names))
+    _each(path, tables, "topics", names, lambda table: _create_topic(table, broker, names))
     _each(
-        path, tables, "subscriptions", lambda table: _create_subscription(table, broker, names, window, push_anywhere)
+        path,
+        tables,
+        "subscriptions",
+        names,
+        lambda table: _create_subscription(table, broker, names, window, push_anywhere),
     )
 
 
-def _each(path: Path, tables: Mapping[str, Any], kind: str, make: Callable[[dict[str, Any]], None]) -> None:
+def _each(
+    path: Path, tables: Mapping[str, Any], kind: str, names: Names, make: Callable[[dict[str, Any]], None]
+) -> None:
     found = tables.get(kind, [])
     if not isinstance(found, list) or not all(isinstance(table, dict) for table in found):
         raise InvalidArgument(f"{path}: write [[{kind}]], once for each")
+    seen: set[object] = set()
     for number, table in enumerate(found, start=1):
         try:
+            name = _full(table.get("name"), kind, names)
+            if name in seen:  # it would be taken for one that is there already, whatever it says
+                raise InvalidArgument("name: one before it has the same")
+            seen.add(name)
             make(dict(table))
         except (Refusal, InvalidArgument, json_format.ParseError) as error:
             raise InvalidArgument(f"{path}, {kind} {number} ({table.get('name', 'no name')}): {error}") from None
