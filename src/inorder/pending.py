@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from inorder.errors import DeadlineExceeded
+from inorder.errors import Aborted, DeadlineExceeded
 from inorder.forks import after_fork
 from inorder.put_off import hurry, running_loop
 
@@ -99,8 +99,9 @@ class Pending(Generic[T]):
             try:
                 after = follow(done.result())
             except KeyboardInterrupt:
+                followed.set_exception(_interrupted())
                 raise
-            except BaseException as error:  # whatever else it is, somebody waits for it
+            except BaseException as error:
                 followed.set_exception(error)
             else:
                 after.add_done_callback(lambda last: followed._settle_by(last.result))
@@ -143,9 +144,10 @@ class Pending(Generic[T]):
     def _settle_by(self, call: Callable[[], T]) -> None:
         try:
             value = call()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # is for this thread, and somebody else may wait for the result
+            self.set_exception(_interrupted())
             raise
-        except BaseException as error:  # whatever else it is, somebody waits for it
+        except BaseException as error:
             self.set_exception(error)
         else:
             self.set_result(value)
@@ -238,6 +240,10 @@ class Pending(Generic[T]):
         """Somebody stopped waiting: a result that takes long must not collect them."""
         with contextlib.suppress(ValueError):  # it was called meanwhile
             (self._callbacks or []).remove(callback)
+
+
+def _interrupted() -> Aborted:
+    return Aborted("what was to be done with the result before was interrupted")
 
 
 def _afresh(error: BaseException) -> BaseException:

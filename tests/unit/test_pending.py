@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inorder import DeadlineExceeded, Pending
+from inorder import Aborted, DeadlineExceeded, Pending
 
 from .interrupts import is_interrupted
 
@@ -194,6 +194,20 @@ def test_a_callback_that_is_interrupted_keeps_no_other_from_being_called() -> No
     with pytest.raises(KeyboardInterrupt):
         pending.set_result(7)
     assert seen == [7]
+
+
+def test_who_waits_for_a_change_of_a_result_that_is_interrupted_is_told() -> None:
+    def press_ctrl_c(_: object) -> Any:
+        raise KeyboardInterrupt
+
+    pending: Pending[int] = Pending()
+    changed = [pending.map(press_ctrl_c), pending.then(press_ctrl_c), pending.map(lambda result: result + 1)]
+    with pytest.raises(KeyboardInterrupt):
+        pending.set_result(7)
+    for interrupted in changed[:2]:
+        with pytest.raises(Aborted, match="interrupted"):
+            interrupted.result(0)
+    assert changed[2].result(0) == 8
 
 
 def test_a_callback_may_add_another_one() -> None:
