@@ -23,6 +23,8 @@ def is_interrupted(call: Callable[[], object], step: int, *modules: str) -> bool
                 raise KeyboardInterrupt
 
     gc.disable()  # what it finds, by chance, may make steps of ours too, and what is raised in those is only told
+    tell = sys.unraisablehook
+    sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else tell(told)
     sys.setprofile(count)
     try:
         call()
@@ -30,8 +32,9 @@ def is_interrupted(call: Callable[[], object], step: int, *modules: str) -> bool
         return True
     finally:
         sys.setprofile(None)
+        sys.unraisablehook = tell
         gc.enable()
-    return False
+    return steps >= step  # in what Python ends by itself, as a generator that nobody needs any more: then it goes on
 
 
 def is_signalled(call: Callable[[], object], step: int, handler: Callable[[], object], *modules: str) -> bool:
