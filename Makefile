@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CLASSES := $(VENV)/spark-classes.jsa
 WORKERS ?= 4
 KILLS ?= 500
 DISK_SEEDS ?= 50000
@@ -33,9 +34,14 @@ tour: $(READY) ## See the broker alone, beside a plain worker pool
 
 # Most tests wait more than they compute, so there are more workers than cores.
 # They start many processes, and each would compile the library where Python is told to write no bytecode.
-test: lint ## Lint, check types, run every test (WORKERS=... at once)
+test: $(READY) ## Lint, check types, run every test (WORKERS=... at once)
+	@$(MAKE) --no-print-directory --jobs=2 lint $(CLASSES)
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/pytest --quiet --numprocesses $(WORKERS)
+
+# What Spark says while it starts is of no interest here.
+$(CLASSES): $(READY)
+	@$(BIN)/python tests/spark/java_classes.py $@ 2>/dev/null
 
 lint: $(READY) ## Check style, format and types
 	@$(BIN)/ruff check

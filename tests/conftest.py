@@ -14,6 +14,7 @@ from hypothesis import settings
 from inorder import put_off
 
 from . import postgres
+from .spark.java_classes import SHORT_LIVED
 
 # Examples take turns and leases, not microseconds: a deadline per example would only measure the machine.
 # `make test` searches the same histories every time, so that it fails for what was changed; `make soak` looks for more.
@@ -25,9 +26,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # Spark starts its workers by this name, and else by the first python3 that it finds.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # whatever networks the machine has
-# Java that lives for a minute only: to optimize and to collect garbage on many threads costs more than it gains
-# (measured: half of all its time).
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+SPARK_CLASSES = Path(sys.prefix, "spark-classes.jsa")  # which `make test` makes
+_from_archive = f' "-XX:SharedArchiveFile={SPARK_CLASSES}"' if SPARK_CLASSES.exists() else ""
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED + _from_archive)
 # What tests send to the workers is found there, in whichever folder Spark was started, and PySpark without a zip.
 ON_THE_PATH = [Path(__file__).parents[1], Path(__file__).parent / "spark" / "path"]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*map(str, ON_THE_PATH), os.environ.get("PYTHONPATH")]))
