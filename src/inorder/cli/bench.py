@@ -23,6 +23,7 @@ from inorder.message import Message
 from inorder.testing.history import Anomalies, History, anomalies
 
 _MAX_SECONDS: Final = 60  # every message is remembered, to be judged at the end
+_PAUSE_SECONDS: Final = 1  # after which a publisher without room looks whether it is to end
 _PATIENCE_SECONDS: Final = 60  # for what was published and is not handled yet
 _FIELDS: Final = {
     "published": "messages",
@@ -141,14 +142,16 @@ class _Load:
         count = 0
         try:
             while monotonic() < self._end and not self._errors:
-                self._wait_for_room()
-                count = self._publish([(keys[n % len(keys)], n) for n in range(count, count + self._given.batch)])
+                if self._has_room():
+                    count = self._publish([(keys[n % len(keys)], n) for n in range(count, count + self._given.batch)])
         except BaseException as error:
             self._errors.append(error)
 
-    def _wait_for_room(self) -> None:
+    def _has_room(self) -> bool:
+        """Whether fewer wait to be handled than may; if not, that is waited for, but not for long."""
+        window: int = self._given.window
         with self._changed:
-            self._changed.wait_for(lambda: self.published - self.handled < self._given.window, 1)
+            return self._changed.wait_for(lambda: self.published - self.handled < window, _PAUSE_SECONDS)
 
     def _publish(self, numbered: Sequence[tuple[str, int]]) -> int:
         began_ns = perf_counter_ns()

@@ -1,6 +1,10 @@
 """`inorder bench`: figures, a verdict, and nothing left behind."""
 
+from itertools import count
+
 import pytest
+
+from inorder.cli import bench
 
 from .conftest import Program
 
@@ -34,3 +38,13 @@ def test_the_verdict_is_printed(inorder: Program) -> None:
 )
 def test_a_load_that_cannot_be_is_refused(inorder: Program, given: tuple[object, ...], problem: str) -> None:
     assert inorder("bench", *given).err == f"inorder: {problem}\n"
+
+
+def test_no_more_is_published_than_the_window_has_room_for(inorder: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count()
+    monkeypatch.setattr(bench, "monotonic", lambda: next(ticks) / 100)  # however busy the machine is
+    monkeypatch.setattr(bench, "_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(bench, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(bench._Load, "handle", lambda load, message: message.ack())  # and it never counts as handled
+    [found] = inorder.json(*QUICK, "--seconds", 1, "--publishers", 1, "--window", 25)
+    assert found["published"] == 30, "three requests of ten: the third when there was room for some"
