@@ -12,6 +12,7 @@ from google.cloud.pubsub_v1.publisher.exceptions import PublishToPausedOrderingK
 from google.protobuf import duration_pb2, field_mask_pb2
 from google.pubsub_v1.types import PubsubMessage, Topic, pubsub
 
+from inorder import PubSub
 from inorder.broker import MessageQueue
 from inorder.errors import FailedPrecondition, InvalidArgument, Unavailable
 from inorder.server import Server
@@ -353,3 +354,15 @@ def test_googles_publisher_pauses_a_key_that_failed_and_resumes_it(serve: Serve)
         publisher.publish(TOPIC, b"a", ordering_key="k").result(10)
     publisher.resume_publish(TOPIC, "k")
     assert publisher.publish(TOPIC, b"a", ordering_key="k").result(10)
+
+
+def test_what_is_deleted_while_it_is_listed_is_left_out(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, publisher, subscriber = server.broker, server.publisher(), server.subscriber()
+    publisher.create_topic(name=TOPIC)
+    subscriber.create_subscription(name=SUBSCRIPTION, topic=TOPIC)
+    monkeypatch.setattr(broker, "topic_names", lambda: [TOPIC.replace("orders", "gone"), TOPIC])
+    monkeypatch.setattr(broker, "subscription_names", lambda: [SUBSCRIPTION.replace("worker", "gone"), SUBSCRIPTION])
+    assert [topic.name for topic in publisher.list_topics(project="projects/shop")] == [TOPIC]
+    assert [one.name for one in subscriber.list_subscriptions(project="projects/shop")] == [SUBSCRIPTION]
+    with PubSub(f"grpc://{server.address}?project=shop") as ours:
+        assert len(ours.topics().result()) == len(ours.subscriptions().result()) == 1

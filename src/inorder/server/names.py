@@ -35,8 +35,7 @@ class Names:
 
     def check(self, broker: MessageQueue) -> None:
         """Refuse a broker that has a long name in the project of the plain ones: two could then mean the same."""
-        used = [topic.name for topic in broker.get_all_topics()]
-        used += [subscription.name for subscription in broker.get_all_subscriptions()]
+        used = [*broker.topic_names(), *broker.subscription_names()]
         used += [snapshot.name for snapshot in broker.get_all_snapshots()]
         if long := [name for name in used if name.startswith(f"projects/{self.project}/")]:
             raise FailedPrecondition(f"{long[0]!r} is in the project of plain names: choose another one than that")

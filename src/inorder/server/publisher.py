@@ -161,10 +161,11 @@ class Publisher:
 
     async def list_topics(self, request: Proto, context: Context) -> Proto:
         project = project_of(request.project)
-        topics = {self._names.topic_resource(one.name): one for one in self._broker.get_all_topics()}
-        names, following = page([name for name in topics if name.startswith(project)], request)
+        topics = {self._names.topic_resource(name): name for name in self._broker.topic_names()}
+        resources, following = page([resource for resource in topics if resource.startswith(project)], request)
         response: Any = pubsub.ListTopicsResponse.pb()(next_page_token=following)
-        response.topics.extend(topic_of(topics[name], self._names) for name in names)
+        found = (self._broker.get_topic(topics[resource]) for resource in resources)
+        response.topics.extend(topic_of(one, self._names) for one in found if one is not None)  # some may go meanwhile
         return response
 
     async def list_topic_subscriptions(self, request: Proto, context: Context) -> Proto:

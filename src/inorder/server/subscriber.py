@@ -153,10 +153,11 @@ class Subscriber:
 
     async def list_subscriptions(self, request: Proto, context: Context) -> Proto:
         project = project_of(request.project)
-        found = {self._names.subscription_resource(one.name): one for one in self._broker.get_all_subscriptions()}
-        names, following = page([name for name in found if name.startswith(project)], request)
+        subscriptions = {self._names.subscription_resource(name): name for name in self._broker.subscription_names()}
+        resources, following = page([resource for resource in subscriptions if resource.startswith(project)], request)
         response: Any = pubsub.ListSubscriptionsResponse.pb()(next_page_token=following)
-        response.subscriptions.extend(self._shown(found[name]) for name in names)
+        found = (self._broker.get_subscription(subscriptions[resource]) for resource in resources)
+        response.subscriptions.extend(self._shown(one) for one in found if one is not None)  # some may go meanwhile
         return response
 
     async def delete_subscription(self, request: Proto, context: Context) -> Proto:

@@ -89,10 +89,11 @@ class Resources:
 
     async def list_topics(self, request: v1.ListTopicsRequest, context: Context) -> v1.ListTopicsResponse:
         project = project_of(request.project)
-        found = {self._names.topic_resource(one.name): one for one in self._broker.get_all_topics()}
-        names, following = page([name for name in found if name.startswith(project)], request)
-        topics = [self._shown_topic(found[name]) for name in names]
-        return v1.ListTopicsResponse(topics=topics, next_page_token=following)
+        topics = {self._names.topic_resource(name): name for name in self._broker.topic_names()}
+        resources, following = page([resource for resource in topics if resource.startswith(project)], request)
+        found = (self._broker.get_topic(topics[resource]) for resource in resources)
+        shown = [self._shown_topic(one) for one in found if one is not None]  # some may go meanwhile
+        return v1.ListTopicsResponse(topics=shown, next_page_token=following)
 
     def _topic(self, resource: str) -> TopicMetadata:
         found = self._broker.get_topic(self._names.topic(resource))
@@ -148,13 +149,14 @@ class Resources:
     ) -> v1.ListSubscriptionsResponse:
         if request.HasField("topic"):
             beginning = ""
-            subscriptions = self._broker.get_subscriptions_for_topic(self._topic(request.topic).name)
+            names = [one.name for one in self._broker.get_subscriptions_for_topic(self._topic(request.topic).name)]
         else:
             beginning = project_of(request.project)
-            subscriptions = self._broker.get_all_subscriptions()
-        found = {self._names.subscription_resource(one.name): one for one in subscriptions}
-        names, following = page([name for name in found if name.startswith(beginning)], request)
-        shown = [self._shown(found[name]) for name in names]
+            names = self._broker.subscription_names()
+        subscriptions = {self._names.subscription_resource(name): name for name in names}
+        resources, following = page([resource for resource in subscriptions if resource.startswith(beginning)], request)
+        found = (self._broker.get_subscription(subscriptions[resource]) for resource in resources)
+        shown = [self._shown(one) for one in found if one is not None]  # some may go meanwhile
         return v1.ListSubscriptionsResponse(subscriptions=shown, next_page_token=following)
 
     async def seek(self, request: v1.SeekRequest, context: Context) -> empty_pb2.Empty:
