@@ -14,30 +14,29 @@ from inorder.spark.sinks.lakes import DeltaTable, IcebergTable
 
 from .streams import Stream
 
-SETTINGS = {
-    "delta": {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    },
-    "iceberg": {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
-    },
-}
+EXTENSIONS = (
+    "io.delta.sql.DeltaSparkSessionExtension",
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+)
 
 
-def started(format: str, folder: Path, jars: str) -> SparkSession:
+def started(folder: Path, jars: str) -> SparkSession:
     builder = SparkSession.builder.master("local[2]").config("spark.jars", jars)
     settings = {
-        **SETTINGS[format],
+        "spark.sql.extensions": ",".join(EXTENSIONS),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "1",
+        # Few rows, and each query once: to compile it would take longer than it does.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.catalog.lake.warehouse": str(folder / "lake"),
         "spark.driver.host": "127.0.0.1",
-        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -87,15 +86,19 @@ def story(spark: SparkSession, folder: Path, sink: Callable[..., Any], name: Cal
     return told
 
 
-def main(format: str, folder: Path, jars: str) -> None:
-    spark = started(format, folder, jars)
-    if format == "delta":  # as folders: a catalog in memory would forget tables, and their logs with it
-        told = story(spark, folder, DeltaTable, lambda table: f"delta.`{folder}/{table}`")
-    else:
-        told = story(spark, folder, IcebergTable, lambda table: f"lake.shop.{table}")
+def main(folder: Path, jars: str) -> None:
+    spark = started(folder, jars)
+    delta, iceberg = folder / "delta", folder / "iceberg"
+    delta.mkdir()
+    iceberg.mkdir()
+    told = {
+        # As folders: a catalog in memory would forget tables, and their logs with it.
+        "delta": story(spark, delta, DeltaTable, lambda table: f"delta.`{delta}/{table}`"),
+        "iceberg": story(spark, iceberg, IcebergTable, lambda table: f"lake.shop.{table}"),
+    }
     spark.stop()
     print(json.dumps(told))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -34,12 +34,12 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0<
 NEEDED = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
-def run(format: str, folder: Path) -> dict[str, Any]:
-    """What the child tells of a format. Skips the test where something cannot be had, and says what."""
+def run(folder: Path) -> dict[str, Any]:
+    """What the child tells of each format. Skips the test where something cannot be had, and says what."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("no Java on this machine, and Spark needs 17 or later")
-    found, pyspark = jars(format), pyspark_folder()
-    child = [sys.executable, "-m", "tests.spark.lake_child", format, str(folder), ",".join(map(str, found))]
+    found, pyspark = [jar for format in JARS for jar in jars(format)], pyspark_folder()
+    child = [sys.executable, "-m", "tests.spark.lake_child", str(folder), ",".join(map(str, found))]
     root = Path(__file__).parents[2]
     path = [pyspark, root, root / "tests" / "spark" / "path"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}

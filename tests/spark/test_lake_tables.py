@@ -1,6 +1,5 @@
 """A stream into Delta and Iceberg: their tables hold the newest row of each key and all there were."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,16 @@ from . import lakes
 SINKS = {"delta": DeltaTable, "iceberg": IcebergTable}
 
 
-@pytest.mark.timeout(1200)  # the first time it fetches jars and a PySpark; later it takes half a minute
+@pytest.fixture(scope="module")
+def all_told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one Spark tells that did everything with both: to start two of them takes longer than that."""
+    return lakes.run(tmp_path_factory.mktemp("lakes"))
+
+
+@pytest.mark.timeout(1200)  # the first time it fetches jars and a PySpark; later it takes a minute
 @pytest.mark.parametrize("format", SINKS)
-def test_tables_hold_the_newest_rows_and_all_there_were(format: str, tmp_path: Path) -> None:
-    told = lakes.run(format, tmp_path)
+def test_tables_hold_the_newest_rows_and_all_there_were(all_told: dict[str, Any], format: str) -> None:
+    told = all_told[format]
 
     newest, all_rows = [["a", 2, 0], ["b", 2, 4]], [["a", 1, 3], ["a", 2, 0], ["b", 1, 1], ["b", 2, 4]]
     assert told["runs"] == [[newest, all_rows], [newest, all_rows]], "a batch that comes again changes nothing"
