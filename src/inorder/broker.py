@@ -173,7 +173,7 @@ class MessageQueue(Turns):
             return [_topic_metadata(topic) for topic in self._known().topics.values()]
 
     def topic_names(self) -> list[str]:
-        """Those of all topics, for a hundredth of what their metadata cost."""
+        """Those of all topics, without their metadata, which cost far more."""
         with self._lock:
             return [*self._known().topics]
 

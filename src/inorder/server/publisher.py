@@ -20,7 +20,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.admin import Admin, lasting
 from inorder.server.limits import check_batch, check_request_size
 from inorder.server.names import Names, project_of
-from inorder.server.paging import page
+from inorder.server.paging import listed, page
 from inorder.server.resources import Proto, topic_of, topic_options, topic_schema, updated
 from inorder.server.schemas.book import MessageRefused, SchemaBook, SchemaSettings
 from inorder.server.schemas.publishing import fitting
@@ -160,12 +160,10 @@ class Publisher:
         return empty_pb2.Empty()
 
     async def list_topics(self, request: Proto, context: Context) -> Proto:
-        project = project_of(request.project)
-        topics = {self._names.topic_resource(name): name for name in self._broker.topic_names()}
-        resources, following = page([resource for resource in topics if resource.startswith(project)], request)
+        project, broker = project_of(request.project), self._broker
+        found, following = listed(broker.topic_names(), self._names.topic_resource, broker.get_topic, project, request)
         response: Any = pubsub.ListTopicsResponse.pb()(next_page_token=following)
-        found = (self._broker.get_topic(topics[resource]) for resource in resources)
-        response.topics.extend(topic_of(one, self._names) for one in found if one is not None)  # some may go meanwhile
+        response.topics.extend(topic_of(one, self._names) for one in found)
         return response
 
     async def list_topic_subscriptions(self, request: Proto, context: Context) -> Proto:

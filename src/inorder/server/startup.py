@@ -63,13 +63,13 @@ def _each(
             if name in seen:  # it would be taken for one that is there already, whatever it says
                 raise InvalidArgument("name: one before it has the same")
             seen.add(name)
-            make(dict(table))
+            make({**table, "name": name})
         except (Refusal, InvalidArgument, json_format.ParseError) as error:
             raise InvalidArgument(f"{path}, {kind} {number} ({table.get('name', 'no name')}): {error}") from None
 
 
 def _create_topic(table: dict[str, Any], broker: MessageQueue, names: Names) -> None:
-    topic = _read(table, Topic(), "topics", names)
+    topic = _read(table, Topic(), names)
     name = names.new("topics", topic.name)
     options = topic_options(topic)
     topic_schema(options)  # refuses what is none; it need not be there yet
@@ -83,7 +83,7 @@ def _create_subscription(
     own_window = table.pop(_WINDOW, None)
     if "topic" not in table:
         raise InvalidArgument("topic: say of which one it gets the messages")
-    subscription = _read(table, Subscription(), "subscriptions", names)
+    subscription = _read(table, Subscription(), names)
     name, topic = names.new("subscriptions", subscription.name), names.topic(subscription.topic)
     if broker.subscription_exists(name):
         return
@@ -97,8 +97,7 @@ def _create_subscription(
     broker.register_subscription(name, topic, options)
 
 
-def _read(table: dict[str, Any], resource: Proto, collection: str, names: Names) -> Proto:
-    table["name"] = _full(table.get("name"), collection, names)
+def _read(table: dict[str, Any], resource: Proto, names: Names) -> Proto:
     return json_format.ParseDict(_as_json(table, names), resource)
 
 

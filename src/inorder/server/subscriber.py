@@ -23,7 +23,7 @@ from inorder.server.desk import Desk
 from inorder.server.desks import Desks
 from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES, check_request_size
 from inorder.server.names import Names, project_of
-from inorder.server.paging import page
+from inorder.server.paging import listed
 from inorder.server.push.pushes import Pushes
 from inorder.server.resources import Proto, exactly_once, subscription_of, subscription_options, updated
 from inorder.server.status import (
@@ -152,12 +152,12 @@ class Subscriber:
         )
 
     async def list_subscriptions(self, request: Proto, context: Context) -> Proto:
-        project = project_of(request.project)
-        subscriptions = {self._names.subscription_resource(name): name for name in self._broker.subscription_names()}
-        resources, following = page([resource for resource in subscriptions if resource.startswith(project)], request)
+        project, broker = project_of(request.project), self._broker
+        found, following = listed(
+            broker.subscription_names(), self._names.subscription_resource, broker.get_subscription, project, request
+        )
         response: Any = pubsub.ListSubscriptionsResponse.pb()(next_page_token=following)
-        found = (self._broker.get_subscription(subscriptions[resource]) for resource in resources)
-        response.subscriptions.extend(self._shown(one) for one in found if one is not None)  # some may go meanwhile
+        response.subscriptions.extend(map(self._shown, found))
         return response
 
     async def delete_subscription(self, request: Proto, context: Context) -> Proto:

@@ -17,7 +17,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import changes_of, from_json, to_json
 from inorder.server.admin import Admin, lasting
 from inorder.server.names import Names, project_of
-from inorder.server.paging import page
+from inorder.server.paging import listed
 from inorder.server.resources import googles_part, push_target
 from inorder.server.status import (
     Context,
@@ -88,12 +88,9 @@ class Resources:
         return self._shown_topic(self._topic(request.topic))
 
     async def list_topics(self, request: v1.ListTopicsRequest, context: Context) -> v1.ListTopicsResponse:
-        project = project_of(request.project)
-        topics = {self._names.topic_resource(name): name for name in self._broker.topic_names()}
-        resources, following = page([resource for resource in topics if resource.startswith(project)], request)
-        found = (self._broker.get_topic(topics[resource]) for resource in resources)
-        shown = [self._shown_topic(one) for one in found if one is not None]  # some may go meanwhile
-        return v1.ListTopicsResponse(topics=shown, next_page_token=following)
+        project, broker = project_of(request.project), self._broker
+        found, following = listed(broker.topic_names(), self._names.topic_resource, broker.get_topic, project, request)
+        return v1.ListTopicsResponse(topics=map(self._shown_topic, found), next_page_token=following)
 
     def _topic(self, resource: str) -> TopicMetadata:
         found = self._broker.get_topic(self._names.topic(resource))
@@ -153,11 +150,10 @@ class Resources:
         else:
             beginning = project_of(request.project)
             names = self._broker.subscription_names()
-        subscriptions = {self._names.subscription_resource(name): name for name in names}
-        resources, following = page([resource for resource in subscriptions if resource.startswith(beginning)], request)
-        found = (self._broker.get_subscription(subscriptions[resource]) for resource in resources)
-        shown = [self._shown(one) for one in found if one is not None]  # some may go meanwhile
-        return v1.ListSubscriptionsResponse(subscriptions=shown, next_page_token=following)
+        found, following = listed(
+            names, self._names.subscription_resource, self._broker.get_subscription, beginning, request
+        )
+        return v1.ListSubscriptionsResponse(subscriptions=map(self._shown, found), next_page_token=following)
 
     async def seek(self, request: v1.SeekRequest, context: Context) -> empty_pb2.Empty:
         name = self._subscription(request.subscription).name
