@@ -57,6 +57,7 @@ class SqlStore:
         try:
             self._prepare()
         except sqlalchemy.exc.DBAPIError as error:
+            self.close()  # with the connections that it may have by now
             raise FailedPrecondition(f"store: the database cannot be used: {error.orig}") from None
 
     def _engine_of(self, url: str) -> Engine:
@@ -67,7 +68,7 @@ class SqlStore:
         except self._sql.exc.ArgumentError as error:
             raise InvalidArgument(f"{example}: {error}") from None
         except ValueError:  # it names what may be a part of a password
-            raise InvalidArgument(f"{example}: what should be the port is no number") from None
+            raise InvalidArgument(f"{example}: its port, or an option behind '?', cannot be read") from None
         except ImportError as error:
             raise FailedPrecondition(f"store: the driver of the database is not installed: {error}") from None
 

@@ -307,7 +307,16 @@ def test_a_database_that_each_thread_has_for_itself_is_refused() -> None:
             InvalidArgument,
             r"^database: a URL such as .*: Can't load plugin: sqlalchemy\.dialects:foo",
         ),
-        ("postgresql+psycopg://host:secret/name", InvalidArgument, r"what should be the port is no number$"),
+        (
+            "postgresql+psycopg://host:secret/name",
+            InvalidArgument,
+            r": its port, or an option behind '\?', cannot be read$",
+        ),
+        (
+            "sqlite:///store.db?timeout=secret",
+            InvalidArgument,
+            r": its port, or an option behind '\?', cannot be read$",
+        ),
         (None, InvalidArgument, r"^database: a URL, or an Engine of SQLAlchemy, not None$"),
         ("oracle://host/name", FailedPrecondition, r"^store: the driver of the database is not installed: No module"),
         (
