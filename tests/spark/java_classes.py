@@ -2,7 +2,7 @@
 
     python tests/spark/java_classes.py ARCHIVE
 
-The tests start Spark some fifty times. Never fails: without the archive they only take longer.
+The tests start Spark again and again. Never fails: without the archive they only take longer.
 """
 
 import os
@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 # For Java that lives for a minute only: to optimize and to collect garbage on many threads costs more than it gains
 # (measured: half of all its time). And it need not say that an archive is not for it.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+PATIENCE_SECONDS = 300
 
 
 def main(archive: Path) -> None:
@@ -32,7 +33,8 @@ def main(archive: Path) -> None:
     java = SparkContext._gateway.proc
     spark.stop()
     java.stdin.close()  # which ends it, and at its end it writes the archive
-    java.wait()
+    if java.wait(PATIENCE_SECONDS):
+        raise RuntimeError(f"Java ended with exit code {java.returncode}")  # and may have written a part of it
     unfinished.rename(archive)
 
 

@@ -15,7 +15,7 @@ SINKS = {"delta": DeltaTable, "iceberg": IcebergTable}
 
 @pytest.fixture(scope="module")
 def all_told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one Spark tells that did everything with both: to start two of them takes longer than that."""
+    """What one Spark tells that did everything with both: the second is done sooner by one that is warm."""
     return lakes.run(tmp_path_factory.mktemp("lakes"))
 
 
