@@ -36,7 +36,7 @@ Entry: TypeAlias = tuple[str, bytes, Mapping[str, str] | None, int]
 Batch: TypeAlias = tuple[Sequence[str], Sequence[bytes], Sequence[Mapping[str, str] | None], Sequence[int]]
 
 # A stored message: position, key, data, attributes, publish time, size, time it was stored here.
-# Data is a `Gap` where a message is missing. Publish time and stored time differ for dead letters,
+# Data is a `Gap`, and the size 0, where a message is missing. Publish time and stored time differ for dead letters,
 # which keep the first and are retained by the second.
 Record: TypeAlias = tuple[int, str, Any, Mapping[str, str] | None, int, int, int]
 _EPOCH_DIGITS: Final = 13  # of microseconds since 1970: enough until 2112

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from inorder.client.lines import KeyedLine, Line, WindowLine
 from inorder.clock import MICROSECONDS, Timer
 from inorder.errors import Closed, DeadlineExceeded, InorderError, InvalidAckId, NotFound, SubscriptionNotFound
-from inorder.message import KEY, SIZE, AckedTogether, Message
+from inorder.message import DATA, KEY, SIZE, AckedTogether, Gap, Message
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Terms, Transport
@@ -80,7 +80,7 @@ class Intake:
         self._out: dict[int, Message] = {}  # given out, and their handlers have not ended
         self._out_before: dict[int, str] = {}  # the keys of those that were given out by other rules
         # While this is empty, what waits here may be given out, and what was given out may be handled; else somebody
-        # looks. It has leases that were lost.
+        # looks. It has leases that were lost, and those of gap records, which are no messages.
         self.doubts: set[int | str] = set()
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
@@ -311,7 +311,10 @@ class Intake:
         for message in messages:
             message._until_us = until_us
         self._held.update(zip([message._lease for message in messages], messages, strict=True))
-        self._held_bytes += sum([message._record[SIZE] for message in messages])
+        sizes = [message._record[SIZE] for message in messages]
+        self._held_bytes += sum(sizes)
+        if 0 in sizes:
+            self.doubts.update([message._lease for message in messages if isinstance(message._record[DATA], Gap)])
         self._line.put(messages)
         if self._timer is None:
             self._set_timer()
@@ -552,6 +555,7 @@ class Intake:
         self._miss(list(self._out))
         self._let_go(list(self._held))
         self._left.clear()
+        self.doubts.difference_update([message._lease for message in self._line.messages()])
         self._line = Line() if not _window(self._options) else KeyedLine() if self._one_per_key else WindowLine()
         self._out_before = {lease: message._record[KEY] for lease, message in self._out.items()}
         for key in filter(None, self._out_before.values()):

@@ -51,6 +51,7 @@ class Stream(ABC):
         self.doubts: Collection[object] = self._intake.doubts
         self.begin: Callable[[Message], bool] = self._intake.begin
         self.done: Callable[[Message, Any], None] = self._intake.finished
+        self.call_sure: Callable[[Message], Any] = self._handler
         self.ends: Callable[[Message], object] | None = self._intake.note_end
         crew.assign(self)
         opened(self)
@@ -192,9 +193,7 @@ class TaskStream(Stream):
         super().__init__(transport, subscription, listeners, opened, TaskCrew(loop))
 
     def call(self, message: Message) -> Awaitable[object]:
-        if type(message._record[DATA]) is bytes:
-            return self._handler(message)  # type: ignore[no-any-return]
-        return self._tell_gap(message)
+        return self._tell_gap(message) if isinstance(message._record[DATA], Gap) else self._handler(message)
 
     async def _tell_gap(self, message: Message) -> None:
         await finish(self._listeners.tell_gap(message._record[DATA]))

@@ -25,6 +25,10 @@ class Work(Protocol[Item]):
         """One and the same object, and while it is empty nobody need ask whether an item may `begin`."""
 
     @property
+    def call_sure(self) -> Callable[[Item], Any]:
+        """What a crew of tasks calls instead of `call` while there are no doubts."""
+
+    @property
     def ends(self) -> Callable[[Item], object] | None:
         """What a crew of tasks calls instead of `done`, if nobody is interested in the value."""
 

@@ -84,6 +84,7 @@ class Run:
         self._untold: set[int] = set()  # past the time limit, too, but keep their places until that was told
         self._stuck = 0  # threads that run past the time limit
         self.doubts = ("late, or stopped",)  # there may always be some
+        self.call_sure = self.call
         self.ends = None
         self._counts = dict.fromkeys(("failed", "timed_out", "retries", "gaps", "late_results"), 0)
 

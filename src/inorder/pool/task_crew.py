@@ -107,7 +107,8 @@ class TaskCrew(Crew[Item]):
 
     async def _run(self) -> None:
         ready, work = self._ready, self._work
-        doubts, begin, call, done, ends = work.doubts, work.begin, work.call, work.done, work.ends
+        doubts, begin, call, call_sure = work.doubts, work.begin, work.call, work.call_sure
+        done, ends = work.done, work.ends
         self._spare = None
         try:
             while True:
@@ -122,7 +123,7 @@ class TaskCrew(Crew[Item]):
                         if doubts and not begin(item):
                             continue
                         try:
-                            value = await call(item)
+                            value = await (call(item) if doubts else call_sure(item))
                         except GeneratorExit as error:
                             if asyncio.current_task(self._loop) not in self._workers:
                                 raise  # from the garbage collector, long after the loop was closed, with any lock held

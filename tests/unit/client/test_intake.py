@@ -12,7 +12,7 @@ from inorder.broker import MessageQueue
 from inorder.client.intake import TAKE_AT_ONCE, Intake
 from inorder.clock import MICROSECONDS
 from inorder.errors import InvalidAckId, SubscriptionNotFound
-from inorder.message import Source
+from inorder.message import DATA, Gap, Source
 from inorder.options import MAX_ACK_DEADLINE_SECONDS
 from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
@@ -237,6 +237,36 @@ def test_what_was_given_out_and_may_not_be_handled_is_doubted_until_it_has_ended
     assert not intake.doubts
     assert again.data == b"1"
     assert intake.begin(again)
+
+
+def before_a_gap(consumer: Consumer) -> Message:
+    """A message that was given out, while a gap record of another key waits at the intake."""
+    consumer.queue.update_subscription("worker", {"queue_limits": {"max_messages": 1, "when_full": "drop"}})
+    consumer.publish("1", key="another")
+    consumer.publish("dropped")
+    first = consumer.next()
+    assert first.data == b"1"
+    return first
+
+
+def test_a_gap_record_is_doubted_until_it_was_told(consumer: Consumer, intake: Intake) -> None:
+    before_a_gap(consumer)
+    gap = consumer.next()
+    assert isinstance(gap._record[DATA], Gap)
+    assert intake.doubts == {gap._lease}
+    assert intake.begin(gap)
+    gap.ack()
+    intake.finished(gap)
+    intake.flush()
+    assert not intake.doubts
+
+
+def test_a_gap_record_that_waits_is_no_doubt_once_it_was_taken_back(consumer: Consumer, intake: Intake) -> None:
+    first = before_a_gap(consumer)
+    assert intake.doubts
+    change_the_rules(consumer, intake)
+    assert not intake.holds(first)
+    assert intake.doubts == {first._lease}
 
 
 def test_what_was_lost_while_it_waited_is_no_doubt_once_it_was_passed_over(consumer: Consumer, intake: Intake) -> None:

@@ -28,6 +28,10 @@ class Chores:
     doubts = ()
     ends = None
 
+    @property
+    def call_sure(self) -> Callable[[Callable[[], Any]], Any]:
+        return self.call
+
     def __init__(self, most: int) -> None:
         self.most = most
         self.calls: deque[Callable[[], Any]] = deque()

@@ -85,6 +85,7 @@ def arrived(columns: v1.Columns, offset: int = 0) -> Leased:
     if columns.gaps:
         contents = [*data]
         for place, gap in columns.gaps.items():
+            sizes[place] = 0
             contents[place] = Gap(gap.ordering_key, gap.first_position, gap.last_position, gap.count, gap.reason)
     times = list(columns.publish_us)
     records = list(zip(columns.positions, keys, contents, attributes, times, sizes, times, strict=True))
