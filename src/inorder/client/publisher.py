@@ -399,7 +399,7 @@ class Publisher:
         if tell is not None:
             self._to_tell += (tell,)
             del self._waiting[0]
-        if self._tally.count_of(key) >= batching.max_messages or self._tally.exceeds(key, batching.max_bytes - 1):
+        if self._tally.reaches(key, batching.max_messages) or self._tally.exceeds(key, batching.max_bytes - 1):
             self._send_key(key)
         elif len(self._collected.keys) >= MAX_REQUEST_MESSAGES:
             self._send_collected()  # all keys together fill a request: there is nothing to wait for
@@ -417,7 +417,7 @@ class Publisher:
         if not self._collected.keys or self._closed or self._paused or self._options.message_ordering is False:
             return  # each is looked at
         batching, flow = self._batching, self._flow
-        most, most_bytes = self._tally.most(batching.max_bytes)
+        most, most_bytes = self._tally.most(batching.max_messages, batching.max_bytes)
         left = min(batching.max_messages - most, MAX_REQUEST_MESSAGES - len(self._collected.keys)) - 1
         left = min(left, flow.max_messages - self._messages)
         left_bytes = min(batching.max_bytes - most_bytes - 1, flow.max_bytes - self._bytes)

@@ -85,41 +85,53 @@ class Tally:
     """How many of each key are collected, and their bytes.
 
     It looks at what has come since it looked last, so that mostly many are counted at once and in C; and it counts
-    the bytes of each key only if all of them together could be too many for one.
+    key by key only if one could have too many, which mostly none can.
     """
 
-    __slots__ = ("_by_key", "_bytes", "_counts", "_keys", "_most", "_seen", "_sizes", "_weighed")
+    __slots__ = ("_bound", "_by_key", "_bytes", "_counted", "_counts", "_keys", "_most", "_seen", "_sizes", "_weighed")
 
     def __init__(self, keys: Sequence[str], sizes: Sequence[int]) -> None:
         self._keys = keys
         self._sizes = sizes
         self._seen = 0  # so many of them
+        self._bound = 0  # no key has more
+        self._bytes = 0
+        self._counted = 0  # so many are part of the following
         self._counts: Counter[str] = Counter()
         self._most = 0
-        self._bytes = 0
-        self._weighed = 0  # so many are part of the following
+        self._weighed = 0  # and so many of this
         self._by_key: dict[str, int] = {}
 
-    def count_of(self, key: str) -> int:
+    def reaches(self, key: str, count: int) -> bool:
+        """Whether there are so many messages of a key."""
         self._look()
-        return self._counts[key]
+        return self._bound >= count and self._count_by_key()[key] >= count
 
     def exceeds(self, key: str, size: int) -> bool:
         """Whether there are messages of a key, and more bytes of it than so many."""
         self._look()
         return self._bytes > size and self._bytes_by_key().get(key, size) > size
 
-    def most(self, limit: int) -> tuple[int, int]:
-        """No key has more messages, or more bytes; of these only a bound, while all have less than half the limit."""
+    def most(self, messages: int, size: int) -> tuple[int, int]:
+        """No key has more messages, or more bytes. They are counted only when they come near these limits."""
         self._look()
-        return self._most, self._bytes if 2 * self._bytes < limit else max(self._bytes_by_key().values())
+        if 4 * self._bound > 3 * messages:
+            self._count_by_key()
+        return self._bound, self._bytes if 2 * self._bytes < size else max(self._bytes_by_key().values())
 
     def _look(self) -> None:
         if new := self._keys[self._seen :]:
-            self._counts.update(new)
-            self._most = max(self._most, *map(self._counts.__getitem__, new))
+            self._bound += len(new) - len({*new}) + 1  # if all that come again are of that key
             self._bytes += sum(self._sizes[self._seen :])
             self._seen += len(new)
+
+    def _count_by_key(self) -> Counter[str]:
+        if new := self._keys[self._counted :]:
+            self._counts.update(new)
+            self._most = max(self._most, *map(self._counts.__getitem__, new))
+            self._counted += len(new)
+        self._bound = self._most
+        return self._counts
 
     def _bytes_by_key(self) -> dict[str, int]:
         by_key = self._by_key
