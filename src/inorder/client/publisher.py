@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from inorder.client.requests import (
     MAX_REQUEST_BYTES,
     MAX_REQUEST_MESSAGES,
+    WIDTH,
     Collected,
     Request,
-    Row,
     Tally,
     Waiting,
     fits,
@@ -65,8 +65,9 @@ class Publisher:
         self._tally = Tally(self._collected.keys, self._collected.sizes)
         # What came without the lock. While there are no more than are free, and none is larger, no limit is reached,
         # and there is a timer, a request or the end of a turn that sends them: so there is nothing to look at.
-        self._arrived: list[Row] = []
-        self._free_messages = self._free_size = 0
+        # One after the other in one list: an object for each would be one more for the garbage collector to look at.
+        self._arrived: list[Any] = []
+        self._free_length = self._free_size = 0
         self._free_for: AbstractEventLoop | None = None  # only what it publishes waits for the end of its turn
         self._timer: Timer | None = None
         self._requests = 0  # that are not answered
@@ -118,18 +119,18 @@ class Publisher:
             if mark is not None:
                 entry = mark(entry)
             key, data, attributes, size = entry
-            row, arrived = (key, data, attributes, size, answer), self._arrived
+            arrived = self._arrived
             free = (
-                len(arrived) < self._free_messages
+                len(arrived) < self._free_length
                 and size <= self._free_size
                 and (self._free_for is None or self._free_for is running_loop())
             )
             if free:
-                arrived.append(row)
-                if len(arrived) <= self._free_messages:
+                arrived += (key, data, attributes, size, answer)
+                if len(arrived) <= self._free_length:
                     return answer
             with self._lock:
-                if free and not self._take_back(row):
+                if free and not self._take_back(answer):
                     return answer
                 self._take_in()
                 if self._closed or self._paused or self._options.message_ordering is False:
@@ -231,7 +232,7 @@ class Publisher:
         self._lock = threading.Lock()  # a thread that is not here may hold the other one, in the middle of a change
         self._closed = f"the publisher of topic {self._topic!r} did not survive a fork: make another PubSub here"
         # What is on its way is the parent's.
-        self._arrived, self._free_messages = [], 0
+        self._arrived, self._free_length = [], 0
         self._collected = Collected.nothing()
         self._tally = Tally(self._collected.keys, self._collected.sizes)
         self._messages = self._bytes = self._requests = 0
@@ -314,14 +315,14 @@ class Publisher:
 
     def _take_in(self) -> None:
         """Collect what has arrived. From now on each comes by the lock, until `_free_some` finds that some need not."""
-        free, self._free_messages = self._free_messages, 0  # first: who comes now sees it, or is seen here
+        free, self._free_length = self._free_length, 0  # first: who comes now sees it, or is seen here
         if self._arrived:
             rows = self._arrived[:free]  # others came when it was too late, and take themselves back
             try:
                 more_keys, more_data, more_attributes, more_sizes, more_answers = Collected.of(rows)
-                count, size = len(rows), sum(more_sizes)
+                length, count, size = len(rows), len(more_keys), sum(more_sizes)
             except BaseException:  # as Ctrl-C: somebody else takes them in
-                self._free_messages = free
+                self._free_length = free
                 raise
             # These in one go: an interrupt comes where something is called.
             keys, data, attributes, sizes, answers = self._collected
@@ -332,25 +333,25 @@ class Publisher:
             answers += more_answers
             self._messages += count
             self._bytes += size
-            del self._arrived[:count]
+            del self._arrived[:length]
         if self._leaving or self._freed:  # as it is only if somebody was interrupted
             self._go_on()
 
-    def _take_back(self, row: Row) -> bool:
-        """Whether a message that arrived too late has been left to who published it."""
+    def _take_back(self, answer: Pending[str]) -> bool:
+        """Whether the message with this answer arrived too late, and has been left to who published it."""
         try:
-            self._arrived.remove(row)
+            end = self._arrived.index(answer) + 1
         except ValueError:
             return False
+        del self._arrived[end - WIDTH : end]
         return True
 
     def _mend(self, answer: Pending[str] | None = None) -> None:
         """A call was interrupted, perhaps before it had seen to it that what is collected goes: so it goes now."""
         with self._lock:
             self._take_in()
-            for row in self._arrived[:]:
-                if row[-1] is answer:  # it was interrupted before it could take itself back
-                    self._take_back(row)
+            if answer is not None:
+                self._take_back(answer)  # it was interrupted before it could do so
             if self._alone is not None and self._alone[0] is answer:
                 self._end_alone(*self._alone[1:])
             self._let_in()
@@ -425,7 +426,7 @@ class Publisher:
         if (free := min(left, left_bytes // like_the_last)) > 0:
             self._free_for = None if batching.max_milliseconds or self._requests else running_loop()
             self._free_size = left_bytes // free
-            self._free_messages = free
+            self._free_length = WIDTH * free
 
     def _send_soon(self) -> None:
         """Send what is collected: now, or if it is to be waited for on a loop, with what its other tasks publish."""

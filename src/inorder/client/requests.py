@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from inorder.message import Batch, Entry
 from inorder.pending import Pending
@@ -16,9 +15,7 @@ MAX_REQUEST_MESSAGES = 1_000
 MAX_REQUEST_BYTES = 9_000_000
 
 
-# A message that waits to be sent, and who waits for its id: key, data, attributes, size, answer.
-Row: TypeAlias = tuple[str, bytes, Mapping[str, str] | None, int, Pending[str]]
-_columns = [itemgetter(column) for column in range(5)]
+WIDTH = 5  # what there is of a message that waits to be sent: key, data, attributes, size, and who waits for its id
 
 
 def fits(messages: int, size: int) -> bool:
@@ -40,8 +37,9 @@ class Collected(NamedTuple):
         return cls([], [], [], [], [])
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Collected:
-        return cls(*[[*map(column, rows)] for column in _columns])
+    def of(cls, rows: list[Any]) -> Collected:
+        """Messages that are written one after the other in one list."""
+        return cls(*[rows[column::WIDTH] for column in range(WIDTH)])
 
     def add(self, entry: Entry, answer: Pending[str]) -> None:
         keys, data, attributes, sizes, answers = self

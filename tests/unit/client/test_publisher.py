@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from inorder.client import publisher as publisher_module
 from inorder.client import requests as requests_module
 from inorder.client.publisher import Publisher
-from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES
+from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, WIDTH
 from inorder.errors import Closed, KeyPaused, ResourceExhausted, Unavailable
 from inorder.message import Batch, Message
 from inorder.options import Batching, FlowControl
@@ -591,14 +591,15 @@ class Arrivals(list[Any]):
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
 
-    def append(self, row: Any) -> None:
+    def __iadd__(self, row: Any) -> "Arrivals":
         before, after = self.before, self.after
         self.before = self.after = None
         if before is not None:
             before()
-        super().append(row)
+        super().extend(row)
         if after is not None:
             after()
+        return self
 
 
 def collecting() -> tuple[Publisher, SlowTransport, Arrivals]:
@@ -606,7 +607,7 @@ def collecting() -> tuple[Publisher, SlowTransport, Arrivals]:
     publisher, transport = make(batching=Batching(max_messages=4, max_milliseconds=10))
     publisher._arrived = arrivals = Arrivals()
     publisher.publish(b"0", None, "k")
-    assert publisher._free_messages == 2
+    assert publisher._free_length == 2 * WIDTH
     return publisher, transport, arrivals
 
 
