@@ -266,16 +266,19 @@ class WindowedLanes(Lanes[Item]):
     def put(self, records: Iterable[Item]) -> None:
         line, lanes = self._line, self._lanes
         for record in records:
-            key = record[KEY]
-            lane = lanes.get(key)
-            if lane is None:
-                if not key:
-                    line.append(record)
-                    continue
+            key = record[1]
+            if key in lanes:
+                lane = lanes[key]
+                lane.append(record)
+                if not lane.has_turn and len(lane) == 1:
+                    self._line_up(lane)
+            elif key:
                 lanes[key] = lane = _Lane(key)
-            lane.append(record)
-            if len(lane) == 1:
-                self._line_up(lane)
+                lane.append(record)
+                lane.has_turn = True
+                line.append(lane)
+            else:
+                line.append(record)
 
     def take(self, count: int, consumer: object = None) -> list[Item]:
         if self._returned:
@@ -314,9 +317,13 @@ class WindowedLanes(Lanes[Item]):
         for key, count in Counter(map(_key, records)).items():
             if key:
                 lane = lanes[key]
-                lane.out -= count - 1
-                self._back_in(lane)
-                self._go_on(lane)
+                lane.out = out = lane.out - count
+                if not out:
+                    self._disown(lane)
+                if lane:
+                    self._line_up(lane)
+                elif not out:
+                    del lanes[key]
 
     def hold(self, key: str, records: Sequence[Item], *, nacked: bool = False) -> None:
         self._to_front(key, records)
@@ -366,26 +373,27 @@ class WindowedLanes(Lanes[Item]):
                 lane.out += 1
                 taken.append(lane.popleft())
                 self._line_up(lane)
-        while line and len(taken) < count:
-            turn = line.popleft()
-            if not isinstance(turn, _Lane):
-                taken.append(turn)
-                continue
-            lane, out = turn, turn.out
-            if not lane or out >= window or lane.is_held:
-                lane.has_turn = False
-                continue
-            if (out or lane.kept_from is not None) and lane.owner is not consumer:
-                lane.is_aside = True
-                self._aside.setdefault(lane.owner, {})[lane.key] = lane
-                continue
-            lane.owner = consumer
-            lane.out = out + 1
-            taken.append(lane.popleft())
-            if lane and out + 1 < window:
-                line.append(lane)
-            else:
-                lane.has_turn = False
+        while line and (room := count - len(taken)) > 0:
+            for turn in map(deque.popleft, repeat(line, min(room, len(line)))):
+                if not isinstance(turn, _Lane):
+                    taken.append(turn)
+                    continue
+                lane, out = turn, turn.out + 1
+                if not lane or out > window or lane.is_held:
+                    lane.has_turn = False
+                    continue
+                if lane.owner is not consumer:
+                    if out > 1 or lane.kept_from is not None:
+                        lane.is_aside = True
+                        self._aside.setdefault(lane.owner, {})[lane.key] = lane
+                        continue
+                    lane.owner = consumer
+                lane.out = out
+                taken.append(lane.popleft())
+                if lane and out < window:
+                    line.append(lane)
+                else:
+                    lane.has_turn = False
         return taken
 
     def _may_go(self, lane: _Lane[Item]) -> bool:
