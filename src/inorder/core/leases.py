@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import repeat
 
 from inorder.core.ranges import runs
 from inorder.message import Record
@@ -115,10 +116,8 @@ class Leases:
         """Mostly many are named as they were granted: then a piece of the list has their records."""
         if not leases:
             return None
-        first, count = leases[0], len(leases)
-        start = first - self._base
-        named = range(first, first + count)
-        if start < 0 or leases[-1] != named[-1] or (leases != named and leases != list(named)):
+        start, count = leases[0] - self._base, len(leases)
+        if start < 0 or not _is_run(leases):
             return None
         records = self._recent[start : start + count]
         whole = len(records) == count and (not self._ended or all(records))
@@ -168,13 +167,19 @@ class Leases:
 
     def _end_some(self, leases: Sequence[int]) -> None:
         base, recent, own = self._base, self._recent, self._own_deadline
-        for lease in leases:
-            if lease >= base:
-                recent[lease - base] = None
-                self._ended += 1
-            else:
-                del self._old[lease]
-            if own:
+        if leases and leases[0] >= base and _is_run(leases):
+            start, count = leases[0] - base, len(leases)
+            recent[start : start + count] = repeat(None, count)
+            self._ended += count
+        else:
+            for lease in leases:
+                if lease >= base:
+                    recent[lease - base] = None
+                    self._ended += 1
+                else:
+                    del self._old[lease]
+        if own:
+            for lease in leases:
                 own.pop(lease, None)
         if self._ended == len(recent) or (self._ended > TIDY and self._ended > len(recent) // 2):
             self._grow_old()
@@ -241,6 +246,12 @@ class Leases:
 
     def _grant_of(self, lease: int) -> int:
         return bisect_right(self._granted, (lease, 1 << 62)) - 1
+
+
+def _is_run(leases: Sequence[int]) -> bool:
+    """Whether each number is one more than the one before. A look at the last one tells most that are not."""
+    run = range(leases[0], leases[0] + len(leases))
+    return leases[-1] == run[-1] and (leases == run or leases == [*run])
 
 
 def _rounded_up(deadline_us: int) -> int:
