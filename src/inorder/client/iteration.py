@@ -118,7 +118,7 @@ class Iteration(ABC):
             self._current = self._intake.next_ones(self._size)
             if self._current:
                 self._intake.look_ahead()
-            if Gap in {type(message._record[DATA]) for message in self._current}:
+            if self._intake.doubts and Gap in {type(message._record[DATA]) for message in self._current}:
                 yield from self._tell_gaps()
                 if not self._current:
                     continue

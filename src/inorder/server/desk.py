@@ -347,6 +347,8 @@ class Desk:
 
     def told_of(self, leases: Iterable[int]) -> None:
         """A client has said something of these: so it has read them."""
+        if not self._silent:
+            return
         for lease in leases:
             if gift := self._silent.pop(lease, 0):
                 taker = self._out[lease][0]
