@@ -149,10 +149,12 @@ class Leases:
         """Give these, all of them out, a deadline of their own."""
         deadline_us = _rounded_up(deadline_us)
         known = self._own_deadline
-        changed = [lease for lease in leases if known.get(lease) != deadline_us]
+        changed = [lease for lease in leases if known.get(lease) != deadline_us] if known else [*leases]
         known.update(dict.fromkeys(changed, deadline_us))
-        for first, end in runs(changed):
-            heappush(self._spans, [deadline_us, first, end])
+        if changed:
+            spans = [(changed[0], changed[-1] + 1)] if _is_run(changed) else runs(changed)
+            for first, end in spans:
+                heappush(self._spans, [deadline_us, first, end])
         if len(self._spans) > 4 * self.count + 1024:
             self._forget_dead_spans()
 
