@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar
 
 from inorder.client.subscription import Subscription
@@ -47,6 +48,8 @@ from inorder.patterns.step import (
 )
 
 S = TypeVar("S")
+
+_first = itemgetter(0)  # of an event its key, of an outcome the fate
 
 LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
 
@@ -144,7 +147,9 @@ class Consumer(Worker, Generic[S]):
         self._recent.wrote(changes, batch.states, until)
         self._log_what_is_odd(batch.emit, states)
         run.look_by(min(batch.wakes.values(), default=now_us + LOOK_US))
-        again = {message_id_of(event) for fate, event in batch.emit if fate == RETRY}
+        again: set[str] = set()
+        if RETRY in map(_first, batch.emit):
+            again = {message_id_of(event) for fate, event in batch.emit if fate == RETRY}
         return _answers(messages, again, not_ours)
 
     def _events(self, messages: Sequence[Message], states: States, now_us: int) -> tuple[list[Event], list[Message]]:
@@ -162,7 +167,7 @@ class Consumer(Worker, Generic[S]):
     def _fences(self, events: Iterable[Event], messages: Iterable[Message]) -> dict[str, int]:
         """For each key, the number of its newest delivery; 0 where several may be out at once, and none is old."""
         if not self._ordered:
-            return {event[0]: 0 for event in events}
+            return dict.fromkeys(map(_first, events), 0)
         fences: dict[str, int] = {}
         for event, message in zip(events, messages, strict=True):
             key = event[0]
@@ -196,7 +201,8 @@ class Consumer(Worker, Generic[S]):
 
     def _take_effect(self, emitted: Sequence[Outcome], connection: Connection, states: States, now_us: int) -> None:
         begin = 0
-        for place, (fate, event) in enumerate(emitted):
+        odd = not {QUARANTINED, GAP}.isdisjoint(map(_first, emitted))
+        for place, (fate, event) in enumerate(emitted if odd else ()):
             if fate == QUARANTINED:
                 states.quarantine(quarantine_row(event, "quarantined by the pattern", now_us))
             elif fate == GAP and self._on_gap is not None:
@@ -235,7 +241,8 @@ class Consumer(Worker, Generic[S]):
                 if last_deliverer == deliverer and last_fence > fence:
                     fence = last_fence
             if state is not None:
-                changes[key] = new(Stored, (before + 1, deliverer, fence, dump(state), wakes.get(key)))
+                wake_at_us = wakes.get(key) if wakes else None
+                changes[key] = new(Stored, (before + 1, deliverer, fence, dump(state), wake_at_us))
             elif before:
                 forgotten[key] = before
         return changes, forgotten
@@ -341,7 +348,7 @@ class Consumer(Worker, Generic[S]):
                 "consumer %r: %d quarantined, the first: message %s of %r, %s",
                 *(self.name, len(states.quarantined), message_id, entity, reason),
             )
-        fates = {fate for fate, _ in emitted}
+        fates = {*map(_first, emitted)}
         if fates <= APPLIED:
             return
         for fate, level in LOUDNESS.items():

@@ -35,19 +35,20 @@ class Applied(NamedTuple):
 
 def event_of(message: Message, read: Read, fields: int) -> Event:
     """What `read` makes of a message, if that is an event of so many fields, and what is kept of the message."""
-    event = read(message)
-    if type(event) is not tuple or len(event) < fields or not event[0] or event[0] != message._record[KEY]:
+    event, record = read(message), message._record
+    if type(event) is not tuple or len(event) < fields or not event[0] or event[0] != record[KEY]:
         check_event(event, fields)  # an ordering key was checked when it was published
+        event = tuple(event)
     if "\0" in event[0]:
         raise InvalidEvent("key: databases cannot store the character NUL", event)
-    record = message._record
-    return (*event, (message.id, record[DATA], dict(record[ATTRIBUTES] or ())))
+    event += ((message.id, record[DATA], dict(record[ATTRIBUTES] or ())),)
+    return event
 
 
 def applied(outcomes: Iterable[Outcome]) -> list[Applied]:
     """Events that a pattern lets through, as a handler gets them."""
     new = tuple.__new__  # as Applied(…) does, in half the time
-    return [new(Applied, (event[0], event[:-1], fate, *event[-1])) for fate, event in outcomes if fate in APPLIED]
+    return [new(Applied, (event[0], event[:-1], fate) + event[-1]) for fate, event in outcomes if fate in APPLIED]
 
 
 def message_id_of(event: Event) -> str:

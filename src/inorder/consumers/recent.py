@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
+from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from inorder.consumers.store import Connection, States, Stored
 from inorder.patterns.step import Pattern
 
 S = TypeVar("S")
+
+_state = attrgetter("state")
 
 MAX_ENTITIES = 10_000
 MAX_BYTES = 2_000  # of a state, as of one with some messages parked; a larger one is read again
@@ -67,7 +70,8 @@ class Recent(Generic[S]):
         self.states.update(states)  # type: ignore[arg-type]  # what is None goes again at once
         self._trusted.update(rows)
         forgotten = states.keys() - rows.keys() if len(states) > len(rows) else ()
-        large = [entity for entity, (_, _, _, state, _) in rows.items() if len(state) > MAX_BYTES]
+        largest = max(map(len, map(_state, rows.values())), default=0)  # in C: mostly none is too large
+        large = [entity for entity, row in rows.items() if len(row.state) > MAX_BYTES] if largest > MAX_BYTES else ()
         for entity in (*forgotten, *large):
             self._forget(entity)
         self._as_of = until

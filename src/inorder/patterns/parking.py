@@ -50,13 +50,6 @@ class Line(NamedTuple):
     missed: Ranges = ()
 
 
-def dump_line(name: str, line: Line) -> bytes:
-    """As `dump`. A line on which nothing waits, as most are, is some numbers, and is written at a tenth of the time."""
-    if line.parked or line.wake_at_us is not None:
-        return dump(name, line)
-    return f'["{name}",{line.expected},[],null,{_ranges(line.missed)}]'.encode()
-
-
 @lru_cache(1_000)  # most lines have missed nothing, or all that came before the first number
 def _ranges(ranges: Ranges) -> str:
     return f"[{','.join([f'[{first},{last}]' for first, last in ranges])}]"
@@ -207,7 +200,11 @@ class Numbered(ABC):
 
     def dump(self, state: Line) -> bytes:
         """The state as bytes, for a store; what is parked must consist of plain values."""
-        return dump_line(self.STATE, state)
+        expected, parked, wake_at_us, missed = state
+        if parked or wake_at_us is not None:
+            return dump(self.STATE, state)
+        # Nothing waits on most lines: these are some numbers, and are written at a tenth of the time.
+        return f'["{self.STATE}",{expected},[],null,{_ranges(missed)}]'.encode()
 
     @abstractmethod
     def _take(self, state: Line | None, event: Event, now_us: int, emit: list[Outcome]) -> Line:

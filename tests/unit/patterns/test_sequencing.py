@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inorder.errors import DuplicateEvent, InvalidArgument, LateEvent, ParkingFull, ProgressMissing
 from inorder.options import REMEMBERED_GAPS
 from inorder.patterns.encoding import dump
-from inorder.patterns.parking import Line, dump_line
+from inorder.patterns.parking import Line
 from inorder.patterns.sequencing import Resequencer, Sequenced
 from inorder.patterns.step import (
     DUPLICATE,
@@ -457,7 +457,7 @@ def test_a_line_is_written_the_same_way_on_both_ways(
 ) -> None:
     parked = ((expected + 2, 5, ("a", expected + 2, b"\x00", {"x": [1]})),) if waits else ()
     line = Line(expected, parked, wake_at_us, tuple(missed))
-    assert dump_line("sequencing/1", line) == dump("sequencing/1", line)
+    assert Resequencer().dump(line) == dump("sequencing/1", line)
     assert Resequencer().load(Resequencer().dump(line)) == line
 
 
