@@ -266,6 +266,18 @@ def test_an_escaped_slash_in_a_name_stays_escaped(rest: Rest) -> None:
     assert rest("PUT", "/v1/projects/shop/topics/a%2fb%2Fc")[1]["name"] == "projects/shop/topics/a%2fb%2Fc"
 
 
+def sent(data: str) -> dict[str, Any]:
+    """A request to publish one message whose data are told so."""
+    return {"messages": [{"data": data}]}
+
+
+@pytest.mark.parametrize("encoded", ["/+8=", "_-8=", "_-8", "/+\r\n8=\n"])
+def test_data_are_base_64_in_either_alphabet_with_or_without_its_end(subscribed: Rest, encoded: str) -> None:
+    assert subscribed("POST", f"/v1/{TOPIC}:publish", sent(encoded))[0] == 200
+    _, pulled = subscribed("POST", f"/v1/{SUBSCRIPTION}:pull", {"maxMessages": 1})
+    assert pulled["receivedMessages"][0]["message"]["data"] == "/+8="
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "code", "status", "words"),
     [
@@ -279,6 +291,10 @@ def test_an_escaped_slash_in_a_name_stays_escaped(rest: Rest) -> None:
         ("POST", f"/v1/{TOPIC}:publish", b"[" * 5_000, 400, "INVALID_ARGUMENT", "not valid JSON"),
         ("POST", f"/v1/{TOPIC}:publish", {"messages": "\ud800"}, 400, "INVALID_ARGUMENT", "must be in [] which is ?"),
         ("POST", f"/v1/{TOPIC}:publish", [1], 400, "INVALID_ARGUMENT", "not valid JSON"),
+        ("PUT", "/v1/projects/shop/topics/another", [], 400, "INVALID_ARGUMENT", "an object is expected"),
+        ("POST", f"/v1/{TOPIC}:publish", sent("Hi, world"), 400, "INVALID_ARGUMENT", "messages[0].data: this is"),
+        ("POST", f"/v1/{TOPIC}:publish", sent("MQ==MQ=="), 400, "INVALID_ARGUMENT", "no base 64: 'MQ==MQ=='"),
+        ("POST", f"/v1/{TOPIC}:setIamPolicy", {"policy": {"etag": "!"}}, 400, "INVALID_ARGUMENT", "policy.etag: this"),
         ("POST", f"/v1/{SUBSCRIPTION}:pull", {"maxMessages": 0}, 400, "INVALID_ARGUMENT", "max_messages"),
         ("GET", "/v1/projects/shop/topics?pageSize=many", None, 400, "INVALID_ARGUMENT", "many"),
         ("GET", "/v1/projects/shop/topics?size=1", None, 400, "INVALID_ARGUMENT", '"size"'),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from string import ascii_letters, digits, whitespace
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -22,6 +24,10 @@ _SYSTEM = {
     *("access_token", "alt", "callback", "fields", "key", "oauth_token"),
     *("prettyPrint", "quotaUser", "uploadType", "upload_protocol"),
 }
+
+# Base 64 in either alphabet, and where its lines end. protobuf's parser skips all else, and takes what is left.
+_BASE64 = f"{ascii_letters}{digits}+/-_{whitespace}".encode()
+_BASE64_END = f"={whitespace}".encode()
 
 
 def request_of(route: Route, kind: Any, query: Iterable[tuple[str, str]], body: bytes) -> bytes:
@@ -50,7 +56,36 @@ def request_of(route: Route, kind: Any, query: Iterable[tuple[str, str]], body: 
 
 def _parse(body: bytes, message: Proto) -> None:
     if body.strip():
-        json_format.Parse(body.decode(), message)
+        text = body.decode()
+        json_format.Parse(text, message)
+        _check_bytes(message.DESCRIPTOR, json.loads(text), message.DESCRIPTOR.name)
+
+
+def _check_bytes(descriptor: Any, tree: Any, path: str) -> None:
+    """Refuse what would not be the bytes that were meant: text that somebody forgot to encode, for instance."""
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path}: an object is expected")
+    fields = _bytes_or_messages(descriptor)
+    for name, value in tree.items():
+        field = fields.get(name)
+        if field is None:
+            continue
+        if field.type == field.TYPE_BYTES:
+            if isinstance(value, str) and value.encode().rstrip(_BASE64_END).translate(None, _BASE64):
+                raise ValueError(f"{path}.{name}: this is no base 64: {value[:40]!r}")
+        elif isinstance(value, dict):
+            _check_bytes(field.message_type, value, f"{path}.{name}")
+        elif isinstance(value, list):
+            for number, one in enumerate(value):
+                _check_bytes(field.message_type, one, f"{path}.{name}[{number}]")
+
+
+@cache
+def _bytes_or_messages(descriptor: Any) -> Mapping[str, Any]:
+    """Those fields of a message, by both spellings of their names, but maps, which are of text here."""
+    messages = [one for one in descriptor.fields if one.message_type and not one.message_type.GetOptions().map_entry]
+    found = [one for one in descriptor.fields if one.type == one.TYPE_BYTES] + messages
+    return {name: field for field in found for name in (field.name, field.camelcase_name)}
 
 
 def _tree(descriptor: Any, parameters: Sequence[tuple[str, str]]) -> dict[str, Any]:
