@@ -15,7 +15,7 @@ from inorder.options import (
     MAX_ORDERING_KEY_BYTES,
     RESERVED_ATTRIBUTE_PREFIX,
 )
-from inorder.server.status import invalid, within
+from inorder.server.status import within
 
 MAX_REQUEST_BYTES = 10_000_000
 MAX_PUBLISHED = 1_000
@@ -25,8 +25,7 @@ CLIENTS_PREFIX = "googclient_"  # attributes that Google's clients add by themse
 
 
 def check_request_size(size: int) -> None:
-    if size > MAX_REQUEST_BYTES:
-        raise invalid(f"Request payload size exceeds the limit: {MAX_REQUEST_BYTES} bytes.")
+    within("request_size", size, 0, MAX_REQUEST_BYTES)
 
 
 def check_batch(batch: Batch, *, may_be_empty: bool = False) -> None:
