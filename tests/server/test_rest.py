@@ -159,7 +159,7 @@ def test_googles_client_administers_by_rest(rest: Rest) -> None:
     publisher.detach_subscription(request={"subscription": SUBSCRIPTION})
     subscriber.delete_snapshot(snapshot=snapshot.name)
     subscriber.delete_subscription(subscription=SUBSCRIPTION)
-    with pytest.raises(NotFound, match="Subscription does not exist"):
+    with pytest.raises(NotFound, match="Resource not found"):
         subscriber.get_subscription(subscription=SUBSCRIPTION)
     publisher.delete_topic(topic=others[0])
     assert [topic.name for topic in publisher.list_topics(project="projects/shop")] == others[1:]
@@ -282,7 +282,7 @@ def test_data_are_base_64_in_either_alphabet_with_or_without_its_end(subscribed:
     ("method", "path", "body", "code", "status", "words"),
     [
         ("GET", "/v1/projects/shop/topics/missing", None, 404, "NOT_FOUND", "Resource not found (resource=missing)"),
-        ("PUT", f"/v1/{TOPIC}", None, 409, "ALREADY_EXISTS", "Topic already exists (resource=orders)."),
+        ("PUT", f"/v1/{TOPIC}", None, 409, "ALREADY_EXISTS", "already exists in the project (resource=orders)."),
         ("PUT", "/v1/projects/shop/topics/1st", None, 400, "INVALID_ARGUMENT", "1st"),
         ("POST", f"/v1/{TOPIC}:publish", {"messages": []}, 400, "INVALID_ARGUMENT", "message_count is too small"),
         ("POST", f"/v1/{TOPIC}:publish", {"messages": [{"dato": ""}]}, 400, "INVALID_ARGUMENT", '"dato"'),

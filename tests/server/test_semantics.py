@@ -180,7 +180,7 @@ def test_wrong_seeks(serve: Serve) -> None:
     subscriber = subscribed(serve())
     with pytest.raises(exceptions.InvalidArgument, match="target of a seek"):
         subscriber.seek(request={"subscription": SUBSCRIPTION})
-    with pytest.raises(exceptions.NotFound, match="Snapshot does not exist"):
+    with pytest.raises(exceptions.NotFound, match="Resource not found"):
         subscriber.seek(request={"subscription": SUBSCRIPTION, "snapshot": "projects/shop/snapshots/none"})
     with pytest.raises(exceptions.InvalidArgument, match="Invalid resource name"):
         subscriber.seek(request={"subscription": SUBSCRIPTION, "snapshot": SUBSCRIPTION})

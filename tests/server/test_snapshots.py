@@ -82,9 +82,9 @@ def test_snapshots_are_shown_listed_changed_and_deleted(server: Running) -> None
     assert subscriber.get_snapshot(snapshot=names[0]) == changed
     subscriber.delete_snapshot(snapshot=names[0])
     for missing in (subscriber.get_snapshot, subscriber.delete_snapshot):
-        with pytest.raises(exceptions.NotFound, match=r"Snapshot does not exist \(resource=s-0\)"):
+        with pytest.raises(exceptions.NotFound, match=r"Resource not found \(resource=s-0\)\."):
             missing(snapshot=names[0])
-    with pytest.raises(exceptions.NotFound, match=r"Snapshot does not exist \(resource=s-0\)"):
+    with pytest.raises(exceptions.NotFound, match=r"Resource not found \(resource=s-0\)\."):
         subscriber.seek(request={"subscription": SUBSCRIPTION, "snapshot": names[0]})
     publisher.delete_topic(topic=TOPIC)
     assert list(subscriber.list_snapshots(project="projects/shop")) == []
@@ -95,11 +95,11 @@ def test_snapshots_are_shown_listed_changed_and_deleted(server: Running) -> None
 def test_what_cannot_be_is_refused(server: Running) -> None:
     subscriber = subscribed(server)
     subscriber.create_snapshot(name=BEFORE, subscription=SUBSCRIPTION)
-    with pytest.raises(exceptions.AlreadyExists, match=r"Snapshot already exists \(resource=before\)"):
+    with pytest.raises(exceptions.AlreadyExists, match=r"Resource already exists in the project \(resource=before\)\."):
         subscriber.create_snapshot(name=BEFORE, subscription=SUBSCRIPTION)
     with pytest.raises(exceptions.AlreadyExists):  # the name is taken, whatever becomes of the subscription
         subscriber.create_snapshot(name=BEFORE, subscription=OTHER)
-    with pytest.raises(exceptions.NotFound, match=r"Subscription does not exist \(resource=other\)"):
+    with pytest.raises(exceptions.NotFound, match=r"Resource not found \(resource=other\)\."):
         subscriber.create_snapshot(name="projects/shop/snapshots/b-2", subscription=OTHER)
     with pytest.raises(exceptions.InvalidArgument, match="Invalid resource name"):
         subscriber.create_snapshot(name=SUBSCRIPTION, subscription=SUBSCRIPTION)

@@ -71,13 +71,13 @@ def test_a_subscription_is_created_shown_and_deleted(server: Running) -> None:
     assert shown == expected
     assert [one.name for one in subscriber.list_subscriptions(project="projects/shop")] == [SUBSCRIPTION]
     assert list(server.raw_publisher().list_topic_subscriptions(topic=TOPIC)) == [SUBSCRIPTION]
-    with pytest.raises(exceptions.AlreadyExists, match=r"Subscription already exists \(resource=worker\)"):
+    with pytest.raises(exceptions.AlreadyExists, match=r"Resource already exists in the project \(resource=worker\)\."):
         subscriber.create_subscription(name=SUBSCRIPTION, topic=TOPIC)
     with pytest.raises(exceptions.AlreadyExists):  # the name is taken, whatever becomes of the topic
         subscriber.create_subscription(name=SUBSCRIPTION, topic="projects/shop/topics/nowhere")
     subscriber.delete_subscription(subscription=SUBSCRIPTION)
     for missing in (subscriber.get_subscription, subscriber.delete_subscription):
-        with pytest.raises(exceptions.NotFound, match=r"Subscription does not exist \(resource=worker\)"):
+        with pytest.raises(exceptions.NotFound, match=r"Resource not found \(resource=worker\)\."):
             missing(subscription=SUBSCRIPTION)
     with pytest.raises(exceptions.NotFound):
         subscriber.pull(subscription=SUBSCRIPTION, max_messages=1)

@@ -39,7 +39,7 @@ def test_a_topic_is_created_shown_and_deleted(server: Running) -> None:
     )
     assert list(created.message_storage_policy.allowed_persistence_regions) == ["here"]
     assert created.state == Topic.State.ACTIVE
-    with pytest.raises(exceptions.AlreadyExists, match=r"Topic already exists \(resource=orders\)"):
+    with pytest.raises(exceptions.AlreadyExists, match=r"Resource already exists in the project \(resource=orders\)\."):
         publisher.create_topic(name=TOPIC)
     publisher.delete_topic(topic=TOPIC)
     for missing in (publisher.get_topic, publisher.delete_topic, publisher.list_topic_subscriptions):

@@ -88,19 +88,17 @@ def topic_missing(resource: str) -> Refusal:
 
 def subscription_missing(resource: str) -> Refusal:
     name = _last(resource)
-    text = f"Subscription does not exist (resource={name})."
-    return Refusal(grpc.StatusCode.NOT_FOUND, text, fact=SubscriptionNotFound(name))
+    return Refusal(grpc.StatusCode.NOT_FOUND, f"Resource not found (resource={name}).", fact=SubscriptionNotFound(name))
 
 
 def snapshot_missing(resource: str) -> Refusal:
     name = _last(resource)
-    text = f"Snapshot does not exist (resource={name})."
-    return Refusal(grpc.StatusCode.NOT_FOUND, text, fact=SnapshotNotFound(name))
+    return Refusal(grpc.StatusCode.NOT_FOUND, f"Resource not found (resource={name}).", fact=SnapshotNotFound(name))
 
 
 def already_exists(kind: str, resource: str) -> Refusal:
     name = _last(resource)
-    text = f"{kind} already exists (resource={name})."
+    text = f"Resource already exists in the project (resource={name})."
     return Refusal(grpc.StatusCode.ALREADY_EXISTS, text, fact=_TAKEN[kind](name))
 
 
