@@ -1,5 +1,6 @@
 """The same calls in JSON: Google's clients by REST, and what curl sends."""
 
+import gzip
 import http.client
 import json
 import selectors
@@ -46,6 +47,7 @@ TRANSPORTS = {
     SubscriberClient: SubscriberRestTransport,
     SchemaServiceClient: SchemaServiceRestTransport,
 }
+EMPTY_IN_GZIP = gzip.compress(b"{}", mtime=0)
 
 
 class Rest:
@@ -405,7 +407,10 @@ def test_a_head_alone_has_no_body(subscribed: Rest) -> None:
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n", 413),
         (b"POST / HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n", 413),
         (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", 415),
+        (b"POST / HTTP/1.1\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\nx", 415),
+        (b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", 400),
+        (b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 20\r\n\r\n" + EMPTY_IN_GZIP[:20], 400),
+        (b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 23\r\n\r\n" + EMPTY_IN_GZIP + b"x", 400),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * MAX_HEAD_BYTES + b"\r\n\r\n", 431),
         (b"GET /" + b"b" * MAX_HEAD_BYTES, 431),
     ],
@@ -416,6 +421,27 @@ def test_what_is_no_request_ends_its_connection_with_a_word(rest: Rest, sent: by
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(100).startswith(b"HTTP/1.1 %d " % status)
     assert rest("GET", "/")[0] == 200
+
+
+@pytest.mark.parametrize("in_chunks", [False, True])
+def test_a_body_may_come_in_gzip(subscribed: Rest, in_chunks: bool) -> None:
+    data = text("x" * 200_000)
+    body = gzip.compress(json.dumps(sent(data)).encode())
+    with closing(subscribed.connection()) as connection:
+        whole: Any = iter([body[:100], body[100:]]) if in_chunks else body
+        headers = {"Content-Encoding": "gzip"}
+        connection.request("POST", f"/v1/{TOPIC}:publish", whole, headers, encode_chunked=in_chunks)
+        assert connection.getresponse().status == 200
+    _, pulled = subscribed("POST", f"/v1/{SUBSCRIPTION}:pull", {"maxMessages": 1})
+    assert pulled["receivedMessages"][0]["message"]["data"] == data
+    wait_until(lambda: subscribed.running.server._http[0].held == 0)
+
+
+def test_what_comes_in_gzip_is_no_larger_than_other_requests(rest: Rest) -> None:
+    status, told = rest("PUT", f"/v1/{TOPIC}", gzip.compress(bytes(20_000_000)), content_encoding="gzip")
+    assert status == 413
+    assert b"at most 16000000 bytes" in told
+    wait_until(lambda: rest.running.server._http[0].held == 0)
 
 
 def test_who_sends_too_much_can_read_why(rest: Rest) -> None:
