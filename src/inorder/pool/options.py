@@ -75,6 +75,7 @@ class PoolOptions:
         if self.on_metrics is not None:
             check_call("on_metrics", self.on_metrics)
         check_number("metrics_interval", self.metrics_interval, above=0, up_to=MAX_SECONDS)
+        self._check_clock()
         if self.work_kind == "process":
             _check_travels(self.fn)
 
@@ -107,6 +108,11 @@ class PoolOptions:
             check_choice("on_error", self.on_error, WhenFailed, or_else="a Retry(...)")
         if self.error_handler is not None:
             check_call("error_handler", self.error_handler)
+
+    def _check_clock(self) -> None:
+        """Without the time each worker would end before its first item, and the next one would take its place."""
+        if isinstance(self.clock, type) or not hasattr(self.clock, "now_us"):
+            raise InvalidArgument(f"clock: a clock, not {self.clock!r}")
 
     @property
     def work_kind(self) -> Kind:

@@ -11,6 +11,7 @@ import pytest
 
 from inorder.errors import InvalidArgument
 from inorder.pool import Autoscale, PoolOptions, Retry, WorkerPool
+from inorder.testing import ManualClock
 
 NOT_A_NUMBER: list[Any] = ["1", None, math.nan, True]
 
@@ -58,6 +59,8 @@ async def double_async(item: int) -> int:
         ({"on_metrics": 1}, "on_metrics: something to call, not 1"),
         ({"metrics_interval": 0}, "metrics_interval: above 0, up to 1000000000, not 0"),
         ({"metrics_interval": math.inf}, "metrics_interval: above 0, up to 1000000000, not inf"),
+        ({"clock": None}, "clock: a clock, not None"),
+        ({"clock": ManualClock}, "clock: a clock, not <class 'inorder.testing.clock.ManualClock'>"),
     ],
     ids=str,
 )
