@@ -11,6 +11,7 @@ from typing import Any
 from inorder.errors import InvalidArgument
 from inorder.message import Gap
 from inorder.options import check_call
+from inorder.pending import Pending
 from inorder.pool.task_crew import is_its_own_cancellation
 
 _log = logging.getLogger(__name__)
@@ -88,16 +89,23 @@ async def finish(awaitables: Iterable[Awaitable[object]]) -> None:
             _log.exception("a listener failed")
 
 
-def finish_here(awaitables: Sequence[Awaitable[object]]) -> None:
-    """The same where nothing can be awaited: as a task if this thread has a loop, else by waiting."""
+def finish_here(awaitables: Sequence[Awaitable[object]]) -> Pending[None]:
+    """The same where nothing can be awaited: as a task if this thread has a loop, else by waiting.
+
+    The answer is there when it is done.
+    """
     if not awaitables:
-        return
+        return Pending.of(None)
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         asyncio.run(finish(awaitables))
-    else:
-        keep(loop.create_task(finish(awaitables)))
+        return Pending.of(None)
+    finished: Pending[None] = Pending()
+    task = loop.create_task(finish(awaitables))
+    task.add_done_callback(lambda _: finished.set_result(None))
+    keep(task)
+    return finished
 
 
 _running: set[asyncio.Task[None]] = set()

@@ -14,7 +14,7 @@ from inorder.client.listeners import Handler, Listeners, finish_here
 from inorder.client.stream import Stream, open_stream
 from inorder.clock import Clock
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
-from inorder.message import Message
+from inorder.message import Gap, Message
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, Unacked
 from inorder.options import SubscriptionOptions, build, check_flag, check_name, check_whole, named
 from inorder.pending import Pending
@@ -159,7 +159,16 @@ class Subscription:
 
     def pull(self, max_messages: int = 1) -> Pending[list[Message]]:
         """Up to so many messages that are there now, leased. "gap" listeners are told what is missing."""
-        return self._transport.pull(self.name, max_messages, lambda gap: finish_here(self._listeners.tell_gap(gap)))
+        told: list[Pending[None]] = []
+
+        def tell(gap: Gap) -> None:
+            told.append(finish_here(self._listeners.tell_gap(gap)))
+
+        pulled = self._transport.pull(self.name, max_messages, tell)
+        if not told:
+            return pulled
+        # On a loop, `async def` listeners are only begun by now: what comes behind a gap waits until they know of it.
+        return pulled.then(lambda messages: Pending.all(told).map(lambda _: messages))
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, as they come, until `close`. Answer each before asking for the next."""

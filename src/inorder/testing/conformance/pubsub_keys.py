@@ -153,6 +153,25 @@ class Gaps(HandlersCase):
         assert told == ["2", Gap("k", 2, 3, 2, "dropped"), "5"]
 
     @pytest.mark.parametrize("awaited", [False, True], ids=["def", "async_def"])
+    def test_a_pull_of_a_task_is_told_of_a_gap_in_its_place(self, awaited: bool) -> None:
+        subscription = self.with_a_hole()
+        told: list[object] = []
+
+        async def listen(gap: Gap) -> None:
+            await asyncio.sleep(0)
+            told.append(gap)
+
+        async def pull() -> None:
+            while not told or told[-1] != "5":
+                for message in await subscription.pull(10):
+                    told.append(text(message))
+                    await message.ack()
+
+        subscription.on("gap", listen if awaited else told.append)
+        asyncio.run(pull())
+        assert told == ["2", Gap("k", 2, 3, 2, "dropped"), "5"]
+
+    @pytest.mark.parametrize("awaited", [False, True], ids=["def", "async_def"])
     def test_whoever_is_told_of_a_gap_by_a_pull_may_wait_for_the_broker(self, awaited: bool) -> None:
         subscription = self.with_a_hole()
         notes: list[str] = []
