@@ -73,7 +73,7 @@ class PoolOptions:
             check_number("process_timeout", self.process_timeout, above=0, up_to=MAX_SECONDS)
         check_whole("buffer_size", self.buffer_size, at_least=0)
         if self.on_metrics is not None:
-            check_call("on_metrics", self.on_metrics)
+            _check_plain_call("on_metrics", self.on_metrics)
         check_number("metrics_interval", self.metrics_interval, above=0, up_to=MAX_SECONDS)
         self._check_clock()
         if self.work_kind == "process":
@@ -90,7 +90,7 @@ class PoolOptions:
     def _check_order(self) -> None:
         check_flag("preserve_order", self.preserve_order)
         if self.partition_key is not None:
-            check_call("partition_key", self.partition_key)
+            _check_plain_call("partition_key", self.partition_key)
         if self.order_buffer_size is not None:
             check_whole("order_buffer_size", self.order_buffer_size)
             if self.preserve_order and self.order_buffer_size < self.max_workers:
@@ -144,6 +144,13 @@ class PoolOptions:
         """What becomes of an item in the end."""
         told = self.on_error.then if isinstance(self.on_error, Retry) else self.on_error
         return told or ("raise" if self.error_handler is None else "skip")
+
+
+def _check_plain_call(name: str, call: Callable[..., Any]) -> None:
+    """Refuse also what would have to be awaited: a coroutine has a hash, so each item would have a key of its own."""
+    check_call(name, call)
+    if is_async(call):
+        raise InvalidArgument(f"{name}: a def, not an async def: what that returns is not awaited")
 
 
 def _check_travels(fn: Callable[..., Any]) -> None:

@@ -69,6 +69,13 @@ def test_a_bad_option_is_refused_by_its_name(options: dict[str, Any], message: s
         WorkerPool(double, **options)
 
 
+@pytest.mark.parametrize("name", ["partition_key", "on_metrics"])
+def test_what_nobody_awaits_is_no_async_def(name: str) -> None:
+    options: dict[str, Any] = {name: double_async}
+    with pytest.raises(InvalidArgument, match=f"^{name}: a def, not an async def: what that returns is not awaited$"):
+        WorkerPool(double, **options)
+
+
 @pytest.mark.parametrize("value", NOT_A_NUMBER, ids=str)
 @pytest.mark.parametrize("name", ["metrics_interval", "process_timeout", "order_timeout"])
 def test_a_time_is_a_number(name: str, value: Any) -> None:
