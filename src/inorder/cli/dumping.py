@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from inorder.cli.showing import json_line, plain_record
 from inorder.cli.wording import timestamp
 from inorder.core.ranges import runs
-from inorder.errors import FrameDropped, JournalDamaged, TopicNotFound
+from inorder.errors import FrameDropped, TopicNotFound
 from inorder.journal import Location
 from inorder.journal.codec import Batch
 from inorder.journal.decoding import EVENTS, Acks, Fact, decoded
@@ -45,10 +45,7 @@ class _Dump:
             try:
                 said = list(decoded(body))
             except ValueError as error:
-                folder = str(self._reader.folder)
-                raise JournalDamaged(
-                    folder, location, f"the frame cannot be decoded: {error}", unit="location"
-                ) from None
+                raise self._reader.frames.damage(location, f"the frame cannot be decoded: {error}") from None
             for one in said:
                 if isinstance(one, Batch) and self._is_behind(one):
                     return

@@ -44,6 +44,9 @@ class Reader(Protocol):
     def read(self, start: Location | None = None, end: Location | None = None) -> Iterator[tuple[Location, bytes]]:
         """The durable frames from `start` (or the oldest there is) to `end` (or `end()`)."""
 
+    def damage(self, location: Location, problem: str) -> JournalDamaged:
+        """The error that names the file of a location and the place in it."""
+
 
 class SegmentReader:
     """A `Reader` of segment files. It holds no file open between calls."""
@@ -124,3 +127,6 @@ class SegmentReader:
                 raise JournalDamaged(name, 0, MISSING) from None
             oldest = next(other for other in [*found.logs, found.snapshot] if other > number)
             raise FrameDropped(begin, first_location(oldest)) from None
+
+    def damage(self, location: Location, problem: str) -> JournalDamaged:
+        return JournalDamaged(log_name(segment_of(location)), location & OFFSET_MASK, problem)

@@ -117,7 +117,8 @@ class JournalReader:
                 self.book = book_from_json(plain["book"])
                 self._indexes = index_from_json(plain["indexes"])
             except (ValueError, KeyError, TypeError) as error:
-                raise self._nonsense(before, "snapshot", error) from error
+                problem = f"the snapshot cannot be decoded: {error!r}"
+                raise JournalDamaged(str(self.folder), before, problem, unit="location") from error
             self._check_parts(before, plain)
             self._names = {topic.serial: topic.name for topic in self.book.topics.values()}
             self.snapshot, self.at = (before, len(body)), before
@@ -129,7 +130,7 @@ class JournalReader:
         for location, problem in lost_parts({PARTS: named}, self.frames.parts()):
             newest = self.frames.snapshot()
             if newest is not None and newest[0] == before:  # else its owner may have dropped it since
-                raise JournalDamaged(str(self.folder), location, problem, unit="location")
+                raise self.frames.damage(location, problem)
 
     def _follow(self) -> None:
         end, unsorted = self.frames.end(), 0
@@ -146,7 +147,7 @@ class JournalReader:
         try:
             published = replay(body, self.book, self._names)
         except (ValueError, KeyError, TypeError) as error:
-            raise self._nonsense(location, "frame", error) from error
+            raise self.frames.damage(location, f"the frame cannot be decoded: {error!r}") from error
         part = self._part(location)
         for stored in published:
             self._indexes.setdefault(stored.serial, TopicIndex()).add(location, stored, part, self._block)
@@ -154,9 +155,6 @@ class JournalReader:
     def _part(self, location: Location) -> Location:
         """Where the part begins that a frame is in."""
         return self._firsts[bisect_right(self._firsts, location) - 1] if self._firsts else 0
-
-    def _nonsense(self, location: Location, what: str, error: Exception) -> JournalDamaged:
-        return JournalDamaged(str(self.folder), location, f"the {what} cannot be decoded: {error!r}", unit="location")
 
     def _sort(self) -> int:
         for ledger in self.book.subscriptions.values():

@@ -312,6 +312,9 @@ class SqliteReader:
             yield from batch
             start, size = batch[-1][0] + 1, min(size * 4, _LARGEST_BATCH)
 
+    def damage(self, location: Location, problem: str) -> JournalDamaged:
+        return JournalDamaged(DATABASE, location, problem, unit="frame")
+
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         try:

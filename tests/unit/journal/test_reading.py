@@ -275,7 +275,8 @@ def test_a_frame_that_means_nothing_is_damage(tmp_path: Path, kind: str) -> None
     list(store.recover().frames)
     store.append([b"nonsense"])
     store.close()
-    with pytest.raises(JournalDamaged, match="cannot be decoded"):
+    place = {"segments": "00000001.log, byte 32", "sqlite": "journal.db, frame 1"}[kind]
+    with pytest.raises(JournalDamaged, match=f"journal damaged: {place}: the frame cannot be decoded"):
         JournalReader(tmp_path)
 
 
@@ -299,7 +300,7 @@ def test_a_segment_that_is_lost_before_the_snapshot_is_damage_for_readers_too(tm
         (tmp_path / "00000002.log").unlink()
     else:
         os.truncate(tmp_path / "00000002.log", size)
-    with pytest.raises(JournalDamaged, match=f"location {2 << 40 | (size or 32)}"):
+    with pytest.raises(JournalDamaged, match=f"journal damaged: 00000002.log, byte {size or 32}: the part"):
         JournalReader(tmp_path)
 
 
