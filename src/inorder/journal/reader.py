@@ -95,18 +95,20 @@ class SegmentReader:
         ended: Location = 0  # where the frames of the segment before do
         for number in range(segment_of(start), segment_of(end) + 1):
             begin = max(start, first_location(number))
-            if begin >= end:
+            if begin >= end and not ended:
                 return
             try:
                 file, before = self._opened(number, begin)
                 if ended and ended != before:
                     problem = f"the file ends here, and the next one says that it ended at byte {before & OFFSET_MASK}"
                     raise JournalDamaged(log_name(number - 1), ended & OFFSET_MASK, problem)
+                if begin >= end:
+                    return
                 segment_end = number << SEGMENT_SHIFT | file.size()
                 # Only the last durable segment is still growing; of all others the owner has written everything.
                 stop = end if number == segment_of(end) else segment_end
                 ended = yield from frames_in(file, begin, stop)
-                if ended < stop:
+                if ended < stop == end:  # of a segment that is done, the next one says where its frames end
                     raise BadFrame(ended, NO_FRAME)
             except BadFrame as bad:
                 raise bad.as_damage(log_name(number)) from None

@@ -125,7 +125,7 @@ class _Looking:
                 yield Finding(log_name(number), 0, str(bad), lost, min(FILE_HEADER, file.size()), 0)
                 return
         size = self._sizes.get(number - 1)
-        if size is not None and size != before & OFFSET_MASK:
+        if size is not None and size != before & OFFSET_MASK and before != self._end:
             problem = f"the file ends here, and the next one says that it ended at byte {before & OFFSET_MASK}"
             yield Finding(log_name(number - 1), size, problem, True, max((before & OFFSET_MASK) - size, 0), 0)
 
@@ -145,7 +145,7 @@ class _Looking:
                     self._end = location + FRAME_HEADER + len(body)
                     self._meter.add(FRAME_HEADER + len(body))
                     start = self._end
-                if start < end and number != self._found.logs[-1]:  # only the last one has room for frames
+                if start < end and number != self._found.logs[-1] and not self._is_said_to_end(number, start):
                     yield Finding(log_name(number), start & OFFSET_MASK, NO_FRAME, True, end - start, frames)
                 return
             except BadFrame as bad:
@@ -159,6 +159,13 @@ class _Looking:
                 start = next((location for location in behind if location > bad.location), end)
                 position = bad.location & OFFSET_MASK
                 yield Finding(log_name(number), position, bad.problem, lost, start - bad.location, frames)
+
+    def _is_said_to_end(self, number: int, location: Location) -> bool:
+        """Whether the next segment says so. Zeros behind that are room for frames which the segment did not need."""
+        with suppress(FileNotFoundError, BadHeader):
+            file = self._files.open(log_name(number + 1))
+            return previous_end(file, LOG_MAGIC, number + 1, log_name(number + 1)) == location
+        return False
 
     def _behind_the_end(self) -> Iterator[Finding]:
         last = max(self._found.logs, default=0)

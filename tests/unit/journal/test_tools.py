@@ -15,6 +15,7 @@ from inorder.errors import JournalDamaged, JournalInUse, NotFound
 from inorder.journal import Store
 from inorder.journal.files import File, Folder
 from inorder.journal.journal import Journal
+from inorder.journal.reader import SegmentReader
 from inorder.journal.reading import JournalReader
 from inorder.journal.segment_tools import repair_segments, verify_segments
 from inorder.journal.segments import SegmentStore
@@ -282,6 +283,17 @@ def test_a_damaged_header_costs_no_frame(tmp_path: Path, snapshot_after: int | N
             (action,) = repair(tmp_path).actions
             assert action == f"wrote the header of {number:08d}.log anew: the file header is damaged"
             assert {**contents(tmp_path), "lock": b""} == {**whole, "lock": b""}
+
+
+def test_room_for_frames_that_a_segment_has_kept_is_no_damage(tmp_path: Path) -> None:
+    written(tmp_path)  # and then copied, say, while its owner went on from the second segment to the third
+    with (tmp_path / "00000002.log").open("ab") as file:
+        file.write(bytes(200))
+    store, bodies = opened(tmp_path)
+    store.close()
+    assert bodies == BODIES
+    assert [body for _, body in SegmentReader(Folder(tmp_path)).read()] == BODIES
+    assert kept(tmp_path) == BODIES
 
 
 def test_a_copy_is_of_the_file_before_the_first_change(tmp_path: Path) -> None:
