@@ -133,9 +133,10 @@ class Folder:
 
 
 class _OpenFile:
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_path")
 
     def __init__(self, path: Path, flags: int) -> None:
+        self._path = path
         self._descriptor = -1
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
@@ -147,15 +148,22 @@ class _OpenFile:
         return os.fstat(self._descriptor).st_size
 
     def read(self, position: int, size: int) -> bytes:
-        data = os.pread(self._descriptor, size, position)
+        data = self._read(position, size)
         if len(data) == size or not data:
             return data
         pieces = [data]  # Linux reads at most 2 GiB at once, and a signal may cut a read short
         position, size = position + len(data), size - len(data)
-        while size and (data := os.pread(self._descriptor, size, position)):
+        while size and (data := self._read(position, size)):
             pieces.append(data)
             position, size = position + len(data), size - len(data)
         return b"".join(pieces)
+
+    def _read(self, position: int, size: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, size, position)
+        except OSError as error:
+            error.filename = str(self._path)  # which the system does not say of a file that is open
+            raise
 
     def write(self, position: int, data: Sequence[bytes]) -> int:
         return os.pwritev(self._descriptor, data, position)

@@ -15,7 +15,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from inorder.core.ledger import Book, TopicLedger
-from inorder.errors import FrameDropped, InvalidArgument, JournalDamaged, NotFound, NotRetained, TopicNotFound
+from inorder.errors import (
+    FrameDropped,
+    InvalidArgument,
+    JournalDamaged,
+    JournalFailed,
+    NotFound,
+    NotRetained,
+    TopicNotFound,
+)
 from inorder.journal import SEGMENT_BLOCK, SQLITE_BLOCK, Location, Part
 from inorder.journal.codec import PUBLISHED, Batch, batch, book_from_json, entries, replay
 from inorder.journal.files import Folder
@@ -94,6 +102,12 @@ class JournalReader:
 
     def refresh(self) -> None:
         """Take in what has become durable since the last time, and forget what was dropped."""
+        try:
+            self._refresh()
+        except OSError as error:
+            raise JournalFailed("read", str(self.folder), error) from error
+
+    def _refresh(self) -> None:
         if self.frames.end() < self.at:
             self._start_over()  # the folder was set back, and what is known is of another one
         while True:

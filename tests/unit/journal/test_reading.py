@@ -16,6 +16,7 @@ from inorder.journal.reader import SegmentReader
 from inorder.journal.reading import JournalReader, Stretch, read_slice
 from inorder.journal.segments import SegmentStore
 from inorder.journal.sqlite import SqliteStore
+from inorder.journal.tools import verify
 from inorder.message import DATA, KEY, POSITION, Message
 from inorder.testing import ManualClock
 
@@ -325,6 +326,21 @@ def test_a_reader_sees_that_its_folder_was_set_back(tmp_path: Path, kind: str) -
     reader.refresh()
     assert positions(list(reader.read("orders"))) == [0, 1, 2, 3, 4]
     queue.close()
+
+
+@pytest.mark.parametrize("pattern", ["head", "*.snapshot"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, pattern: str) -> None:
+    queue = opened(tmp_path, "segments")
+    queue.register_topic("orders", {"message_retention_duration": 3_600})
+    publish(queue, "orders", *[5] * 40)
+    queue.close()
+    [path] = tmp_path.glob(pattern)
+    path.unlink()
+    path.mkdir()  # as good as a broken disk: it can be opened, and not read
+    with pytest.raises(JournalFailed, match=f"{path}'"):
+        JournalReader(tmp_path)
+    with pytest.raises(OSError, match=f"{path}'"):
+        verify(tmp_path)
 
 
 class CutShort(SegmentReader):
