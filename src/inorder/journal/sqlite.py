@@ -20,6 +20,7 @@ from inorder.errors import (
     JournalDamaged,
     JournalFailed,
     JournalTooNew,
+    NotFound,
     OtherJournal,
 )
 from inorder.forks import stays_here
@@ -322,6 +323,8 @@ class SqliteReader:
                 damage_is_named(),
                 closing(sqlite3.connect(self._address, uri=True, isolation_level=None)) as connection,
             ):
+                if is_blank(connection) and not read_head(self._folder):
+                    raise NotFound(f"there is no journal in {self._folder}")
                 check_format(connection)
                 yield connection
         except sqlite3.Error as error:
@@ -358,7 +361,7 @@ def _opened(folder: Folder) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        if is_blank(connection):
             connection.executescript(_SCHEMA)
             folder.sync()
         check_format(connection)
@@ -366,6 +369,11 @@ def _opened(folder: Folder) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def is_blank(connection: sqlite3.Connection) -> bool:
+    """Whether it has no tables. Without a head it never had: so an owner leaves it that is killed when it begins."""
+    return not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
 
 
 def check_format(connection: sqlite3.Connection) -> None:

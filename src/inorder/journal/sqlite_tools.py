@@ -20,6 +20,7 @@ from inorder.journal.sqlite import (
     BEHIND,
     check_format,
     damage_is_named,
+    is_blank,
     is_whole,
     last_part,
     read_snapshot,
@@ -41,6 +42,8 @@ def verify_database(folder: Folder, progress: Progress | None = None, meaning: M
     try:
         with damage_is_named(), closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
             connection.execute("BEGIN")  # one moment of the journal, whatever an owner writes meanwhile
+            if is_blank(connection) and not said:
+                return Verified(0, size, [])
             check_format(connection)
             findings += [_finding(_WHOLE_FILE, problem) for problem in _broken_pages(connection)]
             findings += _in_snapshot(connection, meaning)

@@ -10,9 +10,10 @@ from zlib import crc32
 import pytest
 
 from inorder.broker import MessageQueue
-from inorder.errors import JournalDamaged, JournalFailed, JournalInUse, JournalTooNew
+from inorder.errors import JournalDamaged, JournalFailed, JournalInUse, JournalTooNew, NotFound
 from inorder.journal.files import Folder
 from inorder.journal.journal import Journal
+from inorder.journal.reading import JournalReader
 from inorder.journal.sqlite import SqliteReader, SqliteStore
 from inorder.journal.tools import repair, verify
 from inorder.message import Message
@@ -164,6 +165,15 @@ def test_a_database_that_was_lost_or_emptied_is_no_fresh_start(tmp_path: Path, l
         assert [finding.file for finding in verify(tmp_path).lost] == ["journal.db"]
         with pytest.raises(JournalDamaged, match=r"journal\.db"):
             repair(tmp_path)  # which would begin anew, in segments
+
+
+def test_a_database_whose_owner_was_killed_while_it_made_it_is_a_fresh_start_for_tools_too(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").touch()
+    assert verify(tmp_path) == (0, 0, [])
+    assert repair(tmp_path) == ([], None)
+    with pytest.raises(NotFound, match="there is no journal in"):
+        JournalReader(tmp_path)
+    assert recover(tmp_path) == []
 
 
 def test_a_database_of_the_first_journals_has_no_head_and_gets_one(tmp_path: Path) -> None:
