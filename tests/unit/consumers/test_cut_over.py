@@ -68,6 +68,28 @@ def test_publishers_are_held_until_the_source_is_drained(move: Move) -> None:
     assert move.published_at_source() == 1
 
 
+def test_what_is_held_is_as_it_was_published(move: Move) -> None:
+    moving = move.moving()
+    moving.hold().result()
+    data, attributes = bytearray(b"placed"), {"by": "web"}
+    held = moving.publish_message(data, attributes, "order-7")  # type: ignore[arg-type]
+    data[:], attributes["by"] = b"paid", "app"  # as of a publisher that uses them for its next message
+    moving.go()
+    held.result(0)
+    [message] = move.reader.pull().result()
+    assert (message.data, message.attributes) == (b"placed", {"by": "web"})
+
+
+def test_what_no_topic_would_take_is_refused_and_not_held(move: Move) -> None:
+    moving = move.moving(max_held=1)
+    moving.hold().result()
+    with pytest.raises(InvalidArgument, match="Attribute values must be strings"):
+        moving.publish_message(b"placed", {"by": 1}, "order-7").result(0)  # type: ignore[dict-item]
+    held = moving.publish_message(b"placed", {"by": "web"}, "order-7")
+    moving.go()
+    held.result(0)
+
+
 def test_json_is_published_as_a_topic_does(move: Move) -> None:
     moving = move.moving()
     moving.publish_json({"event": "placed"}, ordering_key="order-7").result()

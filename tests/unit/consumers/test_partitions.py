@@ -710,6 +710,24 @@ def test_what_waits_for_a_slot_has_a_limit(pubsub: PubSub, store: SqliteStore) -
             answer.result(PATIENCE_SECONDS)
 
 
+def test_what_waits_for_a_slot_is_as_it_was_published(topic: PartitionedTopic) -> None:
+    billing = topic.group("billing").create()
+    moved = moving_key(topic, 5)
+    topic.publish_message(b"0", ordering_key=moved).result()
+    resized = topic.resize(5)
+    wait_until(lambda: topic.waiting())
+    data, attributes = bytearray(b"1"), {"step": "paid"}
+    held = topic.publish_message(data, attributes, moved)  # type: ignore[arg-type]
+    data[:], attributes["step"] = b"2", "shipped"  # as of a publisher that uses them for its next message
+    subscription = billing.subscription(topic.partition_of(moved))
+    for message in subscription.pull().result():
+        message.ack().result()
+    resized.result(PATIENCE_SECONDS)
+    held.result(PATIENCE_SECONDS)
+    [message] = billing.subscription(topic.partition_of(moved)).pull().result()
+    assert (message.data, message.attributes["step"]) == (b"1", "paid")
+
+
 def test_one_publish_of_many_that_would_wait_keeps_the_limit(pubsub: PubSub, store: SqliteStore) -> None:
     with PartitionedTopic(pubsub, "orders", store=store, max_held=3) as topic:
         topic.create(4).group("billing").create()

@@ -24,7 +24,8 @@ from inorder.client.topic import Topic, json_bytes
 from inorder.consumers.moving.forwarder import Forwarder
 from inorder.consumers.moving.forwarding import BARRIER
 from inorder.consumers.store import Conflict, States, Store, Stored
-from inorder.errors import Aborted, FailedPrecondition, InvalidMessage, ResourceExhausted
+from inorder.errors import Aborted, FailedPrecondition, InorderError, InvalidMessage, ResourceExhausted
+from inorder.message import make_entry
 from inorder.options import check_whole
 from inorder.pending import Pending
 
@@ -92,7 +93,7 @@ class MovingTopic:
         with self._lock:
             state = self._state_of(key)
             if state == "draining":
-                return self._hold(_Held(data, attributes, ordering_key, Pending()))
+                return self._hold(data, attributes, ordering_key)
             if state == "copying":
                 self._entering[key] = self._entering.get(key, 0) + 1
         if state == "switched":
@@ -250,11 +251,17 @@ class MovingTopic:
             with suppress(Conflict), self._store.transaction() as connection:  # another process may have been faster
                 States(connection, self._name).save({key: Stored(1, "", 0, b"switched")})
 
-    def _hold(self, held: _Held) -> Pending[str]:
+    def _hold(self, data: bytes, attributes: Mapping[str, str] | None, ordering_key: str | None) -> Pending[str]:
+        try:
+            # As a topic does: a copy, as its publisher may change what it handed in before that is sent.
+            _, data, attributes, _ = make_entry(data, attributes, ordering_key)
+        except InorderError as error:
+            return Pending.failed(error)
         if len(self._held) >= self._max_held:
             return Pending.failed(
                 ResourceExhausted(f"{len(self._held)} messages are held until the switch, as many as may be (max_held)")
             )
+        held = _Held(data, attributes, ordering_key, Pending())
         self._held.append(held)
         return held.answer
 

@@ -111,7 +111,10 @@ class Router:
     def publish(self, messages: Iterable[Message]) -> list[Pending[str]]:
         """Send messages in order, each to its partition; one bad message refuses them all."""
         parcels = [self._parcel(message) for message in messages]
-        batch_of([parcel.message for parcel in parcels])
+        _, data, attributes, _ = batch_of([parcel.message for parcel in parcels])
+        # What waits for its slot is sent later, and by then its publisher may have changed what it handed in.
+        copies = map(Message, data, attributes)
+        parcels = [parcel._replace(message=copy) for parcel, copy in zip(parcels, copies, strict=True)]
         routes = self._table.known
         # And as they will be sent, with all that is added here: refused by the broker, they would pause innocent keys.
         batch_of([self._stamped(parcel, LONGEST_TERM, routes) for parcel in parcels])
