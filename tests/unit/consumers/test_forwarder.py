@@ -167,6 +167,33 @@ def test_what_others_forward_to_the_same_topic_is_not_among_its_receipts(move: M
     assert move.read() == ["paid", "shipped"]
 
 
+def test_receipts_of_another_forwarder_are_refused_as_they_would_not_tell_what_was_stored(move: Move) -> None:
+    run(move.forwarder())
+    with PubSub(MessageQueue(clock=move.clock)) as second:
+        payments = second.topic("payments").create().result()
+        mover = forwarding_subscription(payments, "mover").result()
+        with pytest.raises(FailedPrecondition, match=r"'mover-receipts' has what .* another topic: .* a name"):
+            Forwarder(mover, move.target.topic).open()
+        elsewhere = move.target.pubsub.topic("elsewhere").create().result()
+        orders = second.topic("orders").create().result()
+        same_topic = forwarding_subscription(orders, "other").result()
+        with pytest.raises(FailedPrecondition, match=r"'mover-receipts' is at topic 'orders': .* a name"):
+            Forwarder(same_topic, elsewhere, name="mover").step()
+        payments.publish_message(b"paid", ordering_key="order-7").result()
+        publish_and_die(Forwarder(mover, move.target.topic, name="payments"))
+        mover.seek(time=0).result()
+        assert run(Forwarder(mover, move.target.topic, name="payments")).progress().repeated == 1
+    assert move.read() == ["paid"]
+
+
+def test_receipts_of_a_topic_that_was_deleted_are_refused(move: Move) -> None:
+    run(move.forwarder())
+    move.target.topic.delete().result()
+    move.target.topic.create().result()
+    with pytest.raises(FailedPrecondition, match="'mover-receipts' is detached"):
+        move.forwarder().open()
+
+
 def test_a_topic_may_have_a_long_name(move: Move) -> None:
     topic = move.source.pubsub.topic("o" * 255).create().result()
     topic_of_another = move.source.pubsub.topic("p" * 255).create().result()

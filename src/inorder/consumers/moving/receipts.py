@@ -8,12 +8,11 @@ again, and what may be in it without need is a few messages that were acked just
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable
 
 from inorder.client.topic import Topic
 from inorder.consumers.moving.forwarding import SOURCE_ID, SOURCE_TOPIC
-from inorder.errors import AlreadyExists, InorderError
+from inorder.errors import AlreadyExists, FailedPrecondition, InorderError
 from inorder.message import Message
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_FILTER_BYTES, FlowControl, QueueLimits
 
@@ -27,6 +26,7 @@ class Receipts:
     """The ids of the source of what the target has stored. One forwarder at a time; not thread-safe."""
 
     def __init__(self, target: Topic, name: str, source_topic: str) -> None:
+        self._target = target
         self._subscription = target.subscription(f"{name}-receipts")
         self._filter = _forwarded_from(source_topic)
         self._held: dict[str, Message] = {}
@@ -38,15 +38,33 @@ class Receipts:
 
     def open(self) -> None:
         """Read all that was not let go of, also what a forwarder had in its hands when it died."""
-        with contextlib.suppress(AlreadyExists):
+        try:
             self._subscription.create(
                 ack_deadline_seconds=MAX_ACK_DEADLINE_SECONDS,
                 flow_control=FlowControl(max_messages=MAX_HELD, max_bytes=MAX_HELD_BYTES),
                 queue_limits=QueueLimits(max_messages=None, max_bytes=None),
                 filter=self._filter,
             ).result()
+        except AlreadyExists:
+            self._check_found()
         self._end_what_is_out()
         self.read()
+
+    def _check_found(self) -> None:
+        """Refuse receipts to which nothing of this forwarder comes: all would be sent again after a crash."""
+        found = self._subscription.metadata().result()
+        problem = ""
+        if found.detached:
+            problem = "is detached, so that nothing comes to it"
+        elif found.topic.rpartition("/")[2] != self._target.name.rpartition("/")[2]:
+            problem = f"is at topic {found.topic!r}"
+        elif found.options.filter != self._filter:
+            problem = "has what is forwarded from another topic"
+        if problem:
+            raise FailedPrecondition(
+                f"subscription {found.name!r} {problem}: give this forwarder a name of its own, or, if no other one "
+                "uses it, delete that"
+            )
 
     def _end_what_is_out(self) -> None:
         """Go back to the first that was not let go of. Before it, a topic that retains messages has all that ever came:
