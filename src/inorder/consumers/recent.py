@@ -37,6 +37,7 @@ class Recent(Generic[S]):
         self.rows: dict[str, Stored] = {}
         self.states: dict[str, S] = {}
         self._trusted: set[str] = set()
+        self._lent: Collection[str] = ()  # to a transaction of which nobody knows yet that it was committed
         self._as_of: Hashable | None = None
 
     def read(self, entities: Collection[str], states: States, connection: Connection) -> None:
@@ -45,6 +46,9 @@ class Recent(Generic[S]):
         if as_of is None or as_of != self._as_of:
             self._trusted.clear()
         self._as_of = None  # it is not certain yet how this transaction ends
+        for entity in self._lent:  # the last one was undone, but not what a handler did to an event that was parked
+            self._forget(entity)
+        self._lent = entities
         if len(self.rows) > MAX_ENTITIES:
             self._trusted.clear()
             self.rows.clear()
@@ -75,6 +79,7 @@ class Recent(Generic[S]):
         for entity in (*forgotten, *large):
             self._forget(entity)
         self._as_of = until
+        self._lent = ()
 
     def _forget(self, entity: str) -> None:
         self.rows.pop(entity, None)

@@ -79,6 +79,21 @@ def test_an_event_has_what_was_read_and_its_message(database: Database) -> None:
     assert first.message_id != second.message_id
 
 
+def test_an_event_that_was_parked_is_asked_again_as_it_was_whatever_its_handler_did_to_it(database: Database) -> None:
+    got: list[Any] = []
+
+    def apply(event: Applied, _: Any) -> None:
+        attributes: Any = event.attributes
+        got.append((event.fields[2].pop("x", None), attributes.pop("n", None)))
+        if len(got) == 2:
+            raise ZeroDivisionError("not yet")
+
+    with desk(database) as here:
+        here.publish([("a", 2, {"x": "second"}), ("a", 1, {"x": "first"})])
+        here.consume(PARKING, apply=apply, batch=1)
+    assert got == [("first", "1"), ("second", "1")] * 2
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["one store", "two stores"])
 def test_consumers_that_take_turns_see_what_the_other_has_written(database: Database, shared: bool) -> None:
     """However little each of them reads again."""
