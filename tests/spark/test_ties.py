@@ -12,11 +12,31 @@ from inorder.spark import latest, resequence
 NAN = float("nan")
 SCHEMA = (
     "key STRING, number BIGINT, event STRING, place STRUCT<partition: INT, offset: BIGINT>, "
-    "size DOUBLE, items ARRAY<INT>, tags MAP<STRING, INT>"
+    "size DOUBLE, items ARRAY<INT>, tags MAP<STRING, INT>, "
+    "parts STRUCT<tags: MAP<STRING, INT>, size: DOUBLE>, lists ARRAY<MAP<STRING, ARRAY<INT>>>, "
+    "name STRING COLLATE UTF8_LCASE, names ARRAY<STRING COLLATE UTF8_LCASE>"
 )
 # Of each key two rows that differ only in one column; by its text, or as Arrow sorts it, the other one would be first.
-LESS = {"place": (0, 9), "size": 1.0, "items": [9], "tags": {"a": 9}}
-MORE = {"place": (0, 10), "size": NAN, "items": [10], "tags": {"a": 10}}
+LESS = {
+    "place": (0, 9),
+    "size": 1.0,
+    "items": [9],
+    "tags": {"a": 9},
+    "parts": (None, None),
+    "lists": [{"a": [9]}],
+    "name": "B",
+    "names": ["B"],
+}
+MORE = {
+    "place": (0, 10),
+    "size": NAN,
+    "items": [10],
+    "tags": {"a": 10},
+    "parts": ({"x": 1}, 1.0),
+    "lists": [{"a": [10]}],
+    "name": "a",
+    "names": ["a"],
+}
 
 
 def rows() -> list[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     MapType,
     SpatialType,
     StringType,
+    StructField,
     StructType,
     UserDefinedType,
     VariantType,
@@ -163,16 +164,28 @@ def column(name: str) -> Column:
 
 
 def orderable(name: str, kind: DataType) -> Column:
-    """A column as Spark can sort by it: of a map its entries, as in a stream, and of what else it cannot, the text."""
+    """A column as Spark can sort by it, and as a stream sorts it: part by part, and texts as bytes."""
+    return _orderable(column(name), kind)
+
+
+def _orderable(value: Column, kind: DataType) -> Column:
     if has_order(kind):
-        return column(name)
-    if isinstance(kind, MapType) and has_order(kind.keyType) and has_order(kind.valueType):
-        return F.map_entries(column(name))
-    return column(name).cast("string")
+        return value
+    if isinstance(kind, MapType):
+        entry = StructType([StructField("key", kind.keyType), StructField("value", kind.valueType)])
+        return _orderable(F.map_entries(value), ArrayType(entry))
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda one: _orderable(one, kind.elementType))
+    if isinstance(kind, StructType):
+        parts = [_orderable(value.getField(field.name), field.dataType).alias(field.name) for field in kind.fields]
+        return F.when(value.isNotNull(), F.struct(*parts))
+    return value.cast("string")
 
 
 def has_order(kind: DataType) -> bool:
-    """Whether Spark compares values of this type."""
+    """Whether Spark compares values of this type as a stream does, which knows of no collation."""
+    if isinstance(kind, StringType):
+        return kind.isUTF8BinaryCollation()
     if isinstance(kind, StructType):
         return all(has_order(field.dataType) for field in kind.fields)
     if isinstance(kind, ArrayType):
