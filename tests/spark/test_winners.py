@@ -142,6 +142,18 @@ def test_checksums_are_the_beginnings_of_the_digests_of_the_pure_patterns(spark:
         assert [f"{row[0]:08x}" for row in found] == [digest(value)[:8] for value in some], kind
 
 
+def test_what_decides_a_tie_does_not_depend_on_the_session(spark: SparkSession) -> None:
+    found = []
+    for zone, ignored in (("UTC", "true"), ("Asia/Kathmandu", "false")):
+        session = spark.newSession()
+        session.conf.set("spark.sql.session.timeZone", zone)
+        session.conf.set("spark.sql.jsonGenerator.ignoreNullFields", ignored)
+        table = session.sql("SELECT timestamp_micros(0) AS at, struct(null AS no, 1 AS yes) AS parts")
+        [row] = table.select(*(checksum(table[name], table.schema[name].dataType) for name in table.columns)).collect()
+        found.append(tuple(row))
+    assert found[0] == found[1]
+
+
 def test_what_ties_in_all_but_its_content_comes_to_the_same_in_any_order(spark: SparkSession) -> None:
     """The two values have one CRC-32."""
     writes = [("a", 1, "", b"plumless"), ("a", 1, "", b"buckeroo"), ("b", 1, "", b"x"), ("b", 1, "", None)]

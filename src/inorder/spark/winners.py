@@ -51,6 +51,7 @@ _PRODUCER = "_inorder_producer"
 _DELETED = "_inorder_deleted"
 _CHECKSUM = "_inorder_checksum"
 _DELETE = 2**32  # what a delete has for it
+_WRITTEN = {"timeZone": "UTC", "ignoreNullFields": "true"}  # whatever the session has: others are to come to the same
 
 
 def latest(
@@ -193,7 +194,7 @@ def checksum(value: Column, kind: DataType) -> Column:
     elif isinstance(kind, (*_WHOLE, BooleanType)):
         content = value.cast("string").cast("binary")
     else:
-        written = F.to_json(F.struct(value.alias("v")))  # {"v":…}
+        written = F.to_json(F.struct(value.alias("v")), _WRITTEN)  # {"v":…}
         content = F.when(value.isNotNull(), written.substr(F.lit(6), F.length(written) - 6)).cast("binary")
         if isinstance(kind, StringType):  # Spark writes \u001F, and others \u001f
             content = F.when(F.contains(written, F.lit("\\u00")), _as_json(value).cast("binary")).otherwise(content)
