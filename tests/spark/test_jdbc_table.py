@@ -97,9 +97,9 @@ def test_a_delete_removes_a_row_and_stays_in_the_history(spark: SparkSession, ur
 
 
 def test_of_two_rows_of_one_place_the_content_decides(spark: SparkSession, url: str) -> None:
-    rows = [("a", 1, text) for text in ("x", "z", "y")]
+    rows = [("a", 1, "of one name", text) for text in ("x", "z", "y")]
     for name, of in (("first", rows), ("second", rows[::-1])):
-        table(url, table=name)(spark.createDataFrame(of, "key STRING, number INT, text STRING"), 0)
+        table(url, table=name)(spark.createDataFrame(of, "key STRING, number INT, batch STRING, text STRING"), 0)
         assert run(url, f"SELECT text FROM {name}") == [("z",)]
 
 

@@ -135,7 +135,7 @@ class JdbcTable(CurrentState):
         """What is done with the rows of a task, which has all those of its keys."""
         key, places, held = _list(self.key), _list(self.newest_by), self.held(columns)
         # Of two rows of one place the content decides, so that it does not matter which came first.
-        content = 'batch::text COLLATE "C"'
+        content = '(batch.*)::text COLLATE "C"'  # of the whole row, also if it has a column of that name
         descending = ", ".join(f"{_quoted(name)} DESC" for name in self.newest_by)
         newest = f"SELECT DISTINCT ON ({key}) * FROM {BATCH} AS batch ORDER BY {key}, {descending}, {content} DESC"
         stays = f"WHERE {_quoted(self.deleted)} IS NOT TRUE" if self.deleted is not None else ""
