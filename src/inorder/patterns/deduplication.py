@@ -170,7 +170,9 @@ class DeduplicateSequences:
             highest, bits = -1, 0
         fate, highest, bits = self._mark(highest, bits, number)
         windows[producer] = highest, bits, now_us  # the newest, as it was popped
-        while windows[oldest := next(iter(windows))][2] <= expired_us or len(windows) > self.max_producers:
+        while (oldest := next(iter(windows))) != producer and (
+            windows[oldest][2] <= expired_us or len(windows) > self.max_producers
+        ):
             del windows[oldest]
         return fate
 

@@ -104,6 +104,11 @@ def test_producers_and_keys_count_for_themselves() -> None:
     assert fates(fold(DeduplicateSequences(), events).emit) == [RELEASED, RELEASED, RELEASED, DUPLICATE]
 
 
+def test_a_producer_may_be_forgotten_within_the_microsecond() -> None:
+    brief = DeduplicateSequences(max_age_seconds=1e-7)
+    assert fates(fold(brief, [("k", "p", 1)] * 2).emit) == [RELEASED, RELEASED]
+
+
 def test_a_producer_is_forgotten_by_count_and_by_time() -> None:
     few = DeduplicateSequences(max_producers=2)
     events = [("k", producer, 1) for producer in ("p", "q", "p", "r", "p", "q")]
