@@ -137,11 +137,14 @@ class _Folding(Generic[S]):
         self._pattern = pattern
         self._wakes: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
-        for key, state in states.items():
-            # Before its time, a wake-up does nothing but tell that time.
-            if (wake_at_us := pattern.on_timer(state, -1).wake_at_us) is not None:
-                self._wakes[key] = wake_at_us
-                self._heap.append((wake_at_us, key))
+        for key, state in tuple(states.items()):
+            # Before its time, a wake-up does nothing but tell that time, and note it in the state: that may be of a
+            # pattern with another timeout, and the next event would go by what it says.
+            step = pattern.on_timer(state, -1)
+            if step.wake_at_us is not None and step.state is not None:
+                states[key] = step.state
+                self._wakes[key] = step.wake_at_us
+                self._heap.append((step.wake_at_us, key))
         heapify(self._heap)
 
     def take(self, event: Event, now_us: int) -> None:

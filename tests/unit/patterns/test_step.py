@@ -66,6 +66,13 @@ def test_a_fold_goes_on_from_stored_states_and_their_wake_ups() -> None:
     assert list(second.states) == ["c"]
 
 
+def test_a_timeout_that_is_new_holds_for_what_waits_in_a_stored_state_whatever_comes_meanwhile() -> None:
+    states = fold(Resequencer(), [("a", 1), ("a", 3)]).states
+    again = [(1, ("a", 1)), (1, ("a", 3))]  # neither changes where the key stands
+    folded = fold_timed(Resequencer(gap_timeout_seconds=1), again, states=states, until_us=1_000_000)
+    assert [event[1:3] for event in folded.of(GAP)] == [(2, 2)]
+
+
 def test_without_a_last_time_nothing_wakes_after_the_last_event() -> None:
     assert fold_timed(Alarm(), [(0, ("a", 1))]).emit == []
 
