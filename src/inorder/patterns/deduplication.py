@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import InvalidArgument
@@ -34,9 +34,18 @@ MAX_WINDOW = 10_000  # bits: a state stays small enough to be read and written w
 TooOld = Literal["drop", "emit"]
 
 Seen: TypeAlias = dict[str, int]  # id, and when it came first
-Windows: TypeAlias = dict[str, tuple[int, int, int]]  # producer: highest number, bits below it, when one came last
+Windows: TypeAlias = dict[str, "Window"]  # by producer
 
 K = TypeVar("K")
+
+
+class Window(NamedTuple):
+    """What is known of the numbers of a producer."""
+
+    highest: int
+    bits: int  # bit n stands for the highest less n
+    last_us: int  # when one came last
+    known_from: int = 0  # of a number below this one nobody knows, although the window may be larger by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +119,9 @@ class DeduplicateSequences:
 
     Of each producer of a key, numbers down to `window` below the highest are told apart exactly, at a bit each. A
     number further below may or may not have been let through: it is dropped as `stale`, or, with
-    `too_old="emit"`, let through as `late`. A producer is forgotten, and all its numbers are new again, when
-    nothing of it came for `max_age_seconds`, or when `max_producers` others of the key came since.
+    `too_old="emit"`, let through as `late`. So is what a smaller window has left behind, when it is made larger. A
+    producer is forgotten, and all its numbers are new again, when nothing of it came for `max_age_seconds`, or when
+    `max_producers` others of the key came since.
     """
 
     window: int = 1_024
@@ -157,7 +167,7 @@ class DeduplicateSequences:
 
     def load(self, data: bytes) -> Windows:
         """What `dump` wrote."""
-        return load(self.STATE, data, lambda *items: dict(items))
+        return load(self.STATE, data, lambda *items: {producer: Window(*window) for producer, window in items})
 
     def _take(self, windows: Windows, event: Event, now_us: int) -> Fate:
         producer, number = event[1], event[2]
@@ -165,31 +175,32 @@ class DeduplicateSequences:
             check_event_text("producer", producer, event)
         check_event_number("sequence", number, event)
         expired_us = now_us - round(self.max_age_seconds * MICROSECONDS)
-        highest, bits, last_us = windows.pop(producer, (-1, 0, now_us))
-        if last_us <= expired_us:
-            highest, bits = -1, 0
-        fate, highest, bits = self._mark(highest, bits, number)
-        windows[producer] = highest, bits, now_us  # the newest, as it was popped
+        before = windows.pop(producer, None)
+        if before is None or before.last_us <= expired_us:
+            before = Window(-1, 0, now_us)
+        fate, after = self._mark(before, number, now_us)
+        windows[producer] = after  # the newest, as it was popped
         while (oldest := next(iter(windows))) != producer and (
-            windows[oldest][2] <= expired_us or len(windows) > self.max_producers
+            windows[oldest].last_us <= expired_us or len(windows) > self.max_producers
         ):
             del windows[oldest]
         return fate
 
-    def _mark(self, highest: int, bits: int, number: int) -> tuple[Fate, int, int]:
-        """What a number is to a window, and the window after it. Bit n stands for the highest less n."""
+    def _mark(self, before: Window, number: int, now_us: int) -> tuple[Fate, Window]:
+        """What a number is to a window, and the window after it."""
+        highest, bits, _, known_from = before
         if number > highest:
             shifted = bits << number - highest if number - highest < self.window else 0
-            return RELEASED, number, (shifted | 1) & (1 << self.window) - 1
+            known_from = max(known_from, number - self.window + 1)
+            return RELEASED, Window(number, (shifted | 1) & (1 << self.window) - 1, now_us, known_from)
         below = highest - number
-        if below >= self.window:
-            return (STALE if self.too_old == "drop" else LATE), highest, bits
-        if bits >> below & 1:
-            return DUPLICATE, highest, bits
-        return RELEASED, highest, bits | 1 << below
+        if below >= self.window or number < known_from:
+            return (STALE if self.too_old == "drop" else LATE), Window(highest, bits, now_us, known_from)
+        fate: Fate = DUPLICATE if bits >> below & 1 else RELEASED
+        return fate, Window(highest, bits | 1 << below, now_us, known_from)
 
     def _forget_at_us(self, windows: Windows) -> int:
-        return next(reversed(windows.values()))[2] + round(self.max_age_seconds * MICROSECONDS)
+        return next(reversed(windows.values())).last_us + round(self.max_age_seconds * MICROSECONDS)
 
 
 def _copied(

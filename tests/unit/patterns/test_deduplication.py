@@ -94,6 +94,15 @@ def test_larger_sequences_are_told_apart_within_the_window(window: int, numbers:
     assert fates(folded.emit) == sequences_by_the_words(tuple(numbers), window)
 
 
+def test_what_a_smaller_window_has_left_behind_is_not_taken_for_new_by_a_larger_one() -> None:
+    small, large = DeduplicateSequences(window=4), DeduplicateSequences(window=100)
+    states = fold(small, [("k", "p", number) for number in (1, 2, 3, 8, 10)]).states
+    stored = {key: large.load(small.dump(state)) for key, state in states.items()}
+    later = [("k", "p", number) for number in (1, 6, 7, 8, 9, 90, 5, 50)]
+    wanted = [STALE, STALE, RELEASED, DUPLICATE, RELEASED, RELEASED, STALE, RELEASED]
+    assert fates(fold(large, later, states=stored).emit) == wanted
+
+
 def test_what_is_too_old_to_be_told_apart_can_be_let_through() -> None:
     events = [("k", "p", 9), ("k", "p", 1)]
     assert fates(fold(DeduplicateSequences(window=4, too_old="emit"), events).emit) == [RELEASED, LATE]
