@@ -45,9 +45,9 @@ class MovingTopic:
     """Publishes to `source` until the switch, then to `target`. Thread-safe; one for all publishers of a process.
 
     With a `store` it remembers under `name` what was switched, before anything is published at the target, so that a
-    program that starts again does not go back. The store is read when this is made and written by a switch, and a
-    publish does not ask it. Up to `max_held` messages are held during a switch; one more is
-    refused with `ResourceExhausted`.
+    program that starts again does not go back; another move of a topic of the same name needs another `name`. The store
+    is read when this is made and written by a switch, and a publish does not ask it. Up to `max_held` messages are held
+    during a switch; one more is refused with `ResourceExhausted`.
     """
 
     def __init__(
