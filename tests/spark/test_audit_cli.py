@@ -169,6 +169,15 @@ def test_without_spark_it_says_how_to_get_it() -> None:
     assert done.stderr == "inorder: the audit runs on Spark, which is not here: pip install 'inorder[spark]'\n"
 
 
+@pytest.mark.parametrize("name", ["numpy", "pandas", "pyarrow"])
+def test_what_pyspark_does_not_bring_along_is_asked_for(name: str) -> None:
+    program = f"import sys; sys.modules[{name!r}] = None; from inorder.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "audit", "x.csv", "--key", "k", "--sequence", "n"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == f"inorder: the audit needs {name}, which is not here: pip install 'inorder[spark]'\n"
+
+
 def test_a_command_of_its_own_says_what_is_wrong_and_nothing_of_sparks_start(tmp_path: Path) -> None:
     """But for a line of Java's, which no setting keeps away."""
     path = tmp_path / "log.jsonl"

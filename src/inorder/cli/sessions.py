@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from inorder.errors import FailedPrecondition, Unavailable
@@ -24,6 +25,7 @@ _QUIET = {
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_BESIDE_SPARK = ("numpy", "pandas", "pyarrow")  # which PySpark needs for what we do, and does not bring along
 
 
 def add_conf(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +54,9 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError:
         raise FailedPrecondition(f"{who} runs on Spark, which is not here: pip install 'inorder[spark]'") from None
+    for name in _BESIDE_SPARK:
+        if find_spec(name) is None:
+            raise FailedPrecondition(f"{who} needs {name}, which is not here: pip install 'inorder[spark]'")
     from inorder.spark.quiet import java_options
     from inorder.spark.reasons import reason
 
