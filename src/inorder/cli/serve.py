@@ -8,7 +8,6 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -90,14 +89,13 @@ def add_to(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _serve(given: argparse.Namespace) -> int:
-    found = resolved(given, SETTINGS, os.environ)
+    found = _in_one_place(resolved(given, SETTINGS, os.environ))
     settings = argparse.Namespace(**{name: one.value for name, one in found.items()})
     options = _checked(settings)
-    _check_one_place(found)
     if given.print_config:
         print(*shown(found), sep="\n")
         return 0
-    folder = _folder(found)
+    folder = _folder(settings)
     logs.configure(settings.log_format, settings.log_level)
     from inorder.server import Server
     from inorder.server.sqlite_documents import SqliteDocuments
@@ -174,19 +172,24 @@ def _one_port(settings: argparse.Namespace) -> bool:
     return same
 
 
-def _check_one_place(found: Mapping[str, Given]) -> None:
+def _in_one_place(found: dict[str, Given]) -> dict[str, Given]:
+    """Of data and memory the one that counts more: a file that had both would be refused."""
     data, memory = found["data"], found["memory"]
-    if data.value and memory.value and data.rank == memory.rank:
+    if not data.value or not memory.value:
+        return found
+    if data.rank == memory.rank:
         raise InvalidArgument(f"data and memory are both set ({data.source}, {memory.source}): give one of them")
+    if data.rank < memory.rank:
+        return found | {"memory": data._replace(value=False)}
+    return found | {"data": memory._replace(value=None)}
 
 
-def _folder(found: Mapping[str, Given]) -> Path | None:
-    """Where to keep everything; None for memory. The one of the two that counts more says so."""
-    data, memory = found["data"], found["memory"]
-    if memory.value and (not data.value or memory.rank < data.rank):
+def _folder(settings: argparse.Namespace) -> Path | None:
+    """Where to keep everything; None for memory."""
+    if settings.memory:
         return None
-    if isinstance(data.value, Path):
-        return data.value
+    if isinstance(settings.data, Path):
+        return settings.data
     raise InvalidArgument("one of the arguments --data --memory is required")
 
 

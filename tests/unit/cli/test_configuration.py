@@ -66,6 +66,21 @@ def test_the_environment_names_the_file_and_what_is_printed_is_one(
     assert printed(capsys, "--config", str(again))["project"] == ('"inorder"', str(again))
 
 
+def test_of_a_folder_and_memory_the_one_that_counts_more_is_all_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is printed is a file again, in which both would be refused."""
+    file = tmp_path / "server.toml"
+    file.write_text("memory = true\n")
+    monkeypatch.setenv("INORDER_DATA", str(tmp_path))
+    found = printed(capsys, "--config", str(file))
+    assert found["data"] == (json.dumps(str(tmp_path)), "INORDER_DATA")
+    assert found["memory"] == ("false", "INORDER_DATA")
+    found = printed(capsys, "--memory")
+    assert found["memory"] == ("true", "--memory")
+    assert found["# data is not set"] == ("", "--memory")
+
+
 def test_a_folder_may_be_given_as_in_a_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,17 +204,6 @@ def test_settings_that_do_not_go_together_are_refused(
         root.setLevel(level)
         logging.getLogger("inorder").setLevel(logging.NOTSET)
     assert problem in capsys.readouterr().err
-
-
-def test_a_flag_for_memory_counts_more_than_a_folder_in_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from inorder.cli.configuration import DEFAULT, ENVIRONMENT, FLAG, Given
-    from inorder.cli.serve import _folder
-
-    data, memory = Given(tmp_path, "INORDER_DATA", ENVIRONMENT), Given(True, "--memory", FLAG)
-    assert _folder({"data": data, "memory": memory}) is None
-    assert _folder({"data": data, "memory": Given(False, "default", DEFAULT)}) == tmp_path
 
 
 def test_a_line_of_the_log_is_one_object() -> None:
