@@ -70,7 +70,10 @@ class SqlStore:
         except ValueError:  # it names what may be a part of a password
             raise InvalidArgument(f"{example}: its port, or an option behind '?', cannot be read") from None
         except ImportError as error:
-            raise FailedPrecondition(f"store: the driver of the database is not installed: {error}") from None
+            told = f"store: the driver of the database is not installed: {error}"
+            if url.startswith("postgresql"):
+                told += "; that of 'postgresql+psycopg://…' is in `pip install 'inorder[postgresql]'`"
+            raise FailedPrecondition(told) from None
 
     def _prepare(self) -> None:
         with self.transaction() as connection:

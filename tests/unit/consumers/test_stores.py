@@ -1,6 +1,7 @@
 """What a store promises to whoever keeps states in it, on every database."""
 
 import sqlite3
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -335,6 +336,12 @@ def test_a_database_that_cannot_be_used_is_told_in_words(database: Any, error: t
     with pytest.raises(error, match=complaint) as raised:
         SqlStore(database)
     assert "cret" not in str(raised.value)
+
+
+def test_a_driver_of_postgresql_that_is_missing_is_told_with_one_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pg8000", None)
+    with pytest.raises(FailedPrecondition, match=r"pg8000.* is in `pip install 'inorder\[postgresql\]'`$"):
+        SqlStore("postgresql+pg8000://me@host/name")
 
 
 def test_a_forked_process_closes_the_store_of_its_parent_in_the_middle_of_a_transaction(database: Database) -> None:
