@@ -17,7 +17,7 @@ from inorder.client.subscription import Batches, Subscription
 from inorder.clock import MICROSECONDS, Timer
 from inorder.consumers.functions import check_function
 from inorder.consumers.store import Conflict, Store, check_consumer_name, check_store
-from inorder.errors import DeadlineExceeded, FailedPrecondition, InorderError, Unavailable
+from inorder.errors import DeadlineExceeded, FailedPrecondition, InorderError, InvalidArgument, Unavailable
 from inorder.message import Message
 from inorder.options import check_whole
 from inorder.pending import Pending
@@ -53,6 +53,8 @@ class Worker(ABC):
     def __init__(
         self, subscription: Subscription, store: Store, *, name: str | None, batch: int, on_error: OnError | None
     ) -> None:
+        if not isinstance(subscription, Subscription):
+            raise InvalidArgument(f"subscription: a Subscription, as topic.subscription(name) is, not {subscription!r}")
         check_whole("batch", batch)
         check_store(store)
         if on_error is not None:

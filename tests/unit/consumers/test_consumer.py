@@ -750,6 +750,10 @@ def test_what_a_consumer_is_made_of_is_checked(tmp_path: Path) -> None:
         nobody = here.pubsub.subscription("nobody")
         with pytest.raises(SubscriptionNotFound):
             Consumer(nobody, PARKING, store=database.store(), read=read, apply=write_down)
+        no_subscription: Any
+        for no_subscription in ("history", here.topic):
+            with pytest.raises(InvalidArgument, match="subscription: a Subscription, as "):
+                Consumer(no_subscription, PARKING, store=database.store(), read=read, apply=write_down)
     database.close()
 
 
