@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from inorder.cli.targets import target_of
 from inorder.errors import (
     AlreadyExists,
     InorderError,
@@ -55,7 +56,9 @@ def hint(error: Exception, given: argparse.Namespace) -> str:
         case PermissionDenied():
             return "whoever runs the server gives rights: the file of `inorder serve --tokens` has them"
         case Unavailable() if not isinstance(error, JournalFailed):
-            return "is it running? `inorder serve --data FOLDER` starts one"
+            if "tls=1" in target_of(given):
+                return "is it running, and with TLS? a certificate that this machine does not know needs &ca=FILE"
+            return "is it running? `inorder serve --data FOLDER` starts one; if it has TLS, the target needs ?tls=1"
     return ""
 
 

@@ -1,5 +1,6 @@
 """`inorder topic` and `inorder subscription`: what they make, show, change and refuse."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,25 @@ def test_what_is_deleted_while_it_is_listed_is_left_out() -> None:
         look = BrokerLook(pubsub)
         assert [topic.name for topic in look.topics()] == ["orders"]
         assert [subscription.name for subscription in look.subscriptions()] == ["billing"]
+
+
+@pytest.mark.parametrize(
+    ("options", "next_step"),
+    [
+        ("", "starts one; if it has TLS, the target needs ?tls=1"),
+        ("&tls=1", "and with TLS? a certificate that this machine does not know needs &ca=FILE"),
+    ],
+)
+def test_a_server_that_does_not_answer_may_run_and_want_other_credentials(
+    capsys: pytest.CaptureFixture[str], options: str, next_step: str
+) -> None:
+    """gRPC says the same of all of these: it could not connect."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        ran = Program(capsys, f"grpc://127.0.0.1:{nobody.getsockname()[1]}?timeout=0.1{options}")("topic", "list")
+    assert ran.code == 2
+    assert ran.err.startswith("inorder: no answer from 127.0.0.1:")
+    assert ran.err.endswith(f"{next_step}\n")
 
 
 def test_a_journal_of_another_kind_is_told_with_the_way_to_name_it(
