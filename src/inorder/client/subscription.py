@@ -226,11 +226,11 @@ class Subscription:
         return self._transport.blocked_keys(self.name)
 
     def resume_key(self, ordering_key: str) -> Pending[None]:
-        """Try a parked key again, as if its first message had never failed."""
+        """Try a parked key, or one that waits for its retry, again: as if its first message had never failed."""
         return self._transport.resume_key(self.name, ordering_key)
 
     def skip(self, ordering_key: str) -> Pending[str]:
-        """Give up the first message of a parked key, whose id is returned; the key goes on."""
+        """Give up the first message of a key that is parked or waits for its retry; returns its id. The key goes on."""
         return self._transport.skip(self.name, ordering_key)
 
     def unacked(self) -> Pending[Unacked]:
