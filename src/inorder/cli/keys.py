@@ -32,12 +32,13 @@ def add_to(nouns: Verbs) -> None:
     _verb(verbs, _PARKED, _parked, "list the keys that are parked: their first message failed too often", _BLOCKED)
 
     fields = {"ordering_key": "the key", "resumed": "true"}
-    verb = _verb(verbs, "resume", _resume, "try parked keys again, as if their first messages had never failed", fields)
+    told = "try keys again that are parked or wait for a retry, as if nothing had failed"
+    verb = _verb(verbs, "resume", _resume, told, fields)
     verb.add_argument("key", metavar="KEY", nargs="*", default=[], help="more than one for several")
     verb.add_argument("--all", action="store_true", help="all that are parked")
 
     fields = {"ordering_key": "the key", "skipped": "the id of the message"}
-    verb = _verb(verbs, "skip", _skip, "give up the first message of parked keys, which then go on", fields)
+    verb = _verb(verbs, "skip", _skip, "give up the first message of keys that are parked or wait for a retry", fields)
     verb.add_argument("key", metavar="KEY", nargs="+", help="more than one for several")
 
 
