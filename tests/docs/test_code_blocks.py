@@ -10,7 +10,10 @@ import asyncio
 import contextlib
 import inspect
 import io
+import os
 import re
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -123,6 +126,20 @@ def test_the_python_blocks_of_a_page_run(path: Path, tmp_path: Path) -> None:
     blocks = read_page(path)
     with contextlib.chdir(tmp_path):
         run_page(blocks)
+
+
+def test_each_python_block_of_the_readme_is_a_program_that_a_type_checker_takes(tmp_path: Path) -> None:
+    programs = [block for block in read_page(ROOT / "README.md") if block.language == "python"]
+    for block in programs:
+        (tmp_path / f"line_{block.line}.py").write_text(block.text, encoding="utf-8")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--follow-imports=silent", "--config-file=", "--cache-dir=cache", "."],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert checked.stdout == f"Success: no issues found in {len(programs)} source files\n"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from inorder.errors import FailedPrecondition
 from inorder.options import build
@@ -22,7 +22,14 @@ from inorder.pool.thread_crew import ThreadCrew
 from inorder.pool.window import Job
 
 In = TypeVar("In")
-Out = TypeVar("Out")
+if TYPE_CHECKING:
+    import typing_extensions  # type checkers know it, installed or not
+
+    # What comes out is not what the function returns if that is a generator or `Outputs`, or if errors are put out. So
+    # nothing is concluded from the function: a pool is one of anything, unless somebody says `WorkerPool[str](fetch)`.
+    Out = typing_extensions.TypeVar("Out", default=Any)
+else:
+    Out = TypeVar("Out")
 
 
 class WorkerPool(Generic[Out]):
