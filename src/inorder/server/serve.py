@@ -129,6 +129,8 @@ class Server:
                 bound = await self._start_grpc(host_and_port(host, port), credentials)
         except Unavailable:
             await self._close()
+            if not rest and (reason := await _refusal(host, port)):
+                raise Unavailable(f"cannot listen on {host_and_port(host, port)}: {reason}") from None
             raise
         self._exporter = Exporter(self._broker, self.names, self._admin, self._desks, counted)
         self._chores = [asyncio.create_task(self.guard.run())] if self.guard else []
@@ -322,3 +324,13 @@ class Server:
         for http in self._http:
             await http.stop()
         self._admin.close()
+
+
+async def _refusal(host: str, port: int) -> str | None:
+    """Why nobody can listen there, in the words of the system, which gRPC keeps to itself."""
+    try:
+        listening = await asyncio.start_server(lambda *_: None, host, port)
+    except OSError as error:
+        return error.strerror
+    listening.close()
+    return None
