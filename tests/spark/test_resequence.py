@@ -157,6 +157,18 @@ def test_a_query_goes_on_where_it_was(stream: Stream) -> None:
     )
 
 
+def test_a_query_goes_on_whatever_width_texts_have_in_its_session(stream: Stream) -> None:
+    stream.put(("a", 2, 0))
+    stream.run(ordered(stream))
+    stream.put(("a", 1, 1))
+    stream.spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        stream.run(ordered(stream))
+    finally:
+        stream.spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    assert stream.told_in(1) == [("released", ("a", 1, 1)), ("released", ("a", 2, 0))]
+
+
 @pytest.mark.parametrize("dies", ["before our commit", "before Spark's commit"])
 def test_a_batch_that_comes_again_tells_and_stores_the_same(stream: Stream, dies: str) -> None:
     stream.put(("a", 1, 0), ("a", 4, 1))

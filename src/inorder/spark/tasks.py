@@ -75,11 +75,14 @@ def _checked(rows: pa.Table) -> pa.Table:
 
 
 def in_utc(rows: pa.Table) -> pa.Table:
-    """The same moments, whatever time zone the session shows them in; and any column may have nulls."""
+    """The same values, whatever time zone and width of texts the session has; and any column may have nulls."""
     return rows.cast(pa.schema([pa.field(field.name, retyped(field.type, _in_utc)) for field in rows.schema]))
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
-    return kind
+    # `spark.sql.execution.arrow.useLargeVarTypes` may change from one start to the next, and the state stays.
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(kind) else kind
