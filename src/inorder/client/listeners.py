@@ -12,6 +12,7 @@ from inorder.errors import InvalidArgument
 from inorder.message import Gap
 from inorder.options import check_call
 from inorder.pending import Pending
+from inorder.pool.functions import is_generator
 from inorder.pool.task_crew import is_its_own_cancellation
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,10 @@ class Listeners:
         if event not in self._by_event:
             raise InvalidArgument(f"event: one of {', '.join(self.EVENTS)}, not {event!r}")
         check_call(f"{event} handler", handler)
+        if is_generator(handler):
+            raise InvalidArgument(
+                f"{event} handler: a def or an async def, not a generator, of which nothing would run"
+            )
         if event == "message" and self._by_event[event]:
             raise InvalidArgument("this subscription has a message handler already; one message has one handler")
         self._by_event[event].append(handler)

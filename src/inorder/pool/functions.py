@@ -16,6 +16,11 @@ def is_async(fn: Callable[..., Any]) -> bool:
     return _is(inspect.iscoroutinefunction, fn) or _is(inspect.isasyncgenfunction, fn)
 
 
+def is_generator(fn: Callable[..., Any]) -> bool:
+    """Whether a call of it does nothing yet, as what it returns is to be iterated."""
+    return _is(inspect.isgeneratorfunction, fn) or _is(inspect.isasyncgenfunction, fn)
+
+
 def _is(kind: Callable[[object], bool], fn: Callable[..., Any]) -> bool:
     return kind(fn) or kind(getattr(fn, "__call__", None))  # noqa: B004 - an object that is called has its kind there
 

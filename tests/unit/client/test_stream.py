@@ -15,7 +15,7 @@ import pytest
 from inorder import Batching, FlowControl, Message, Pending, PubSub, QueueLimits, Subscription
 from inorder.broker import MessageQueue
 from inorder.client import listeners, stream
-from inorder.errors import Closed
+from inorder.errors import Closed, InvalidArgument
 from inorder.pool import task_crew
 from inorder.testing.clock import ManualClock
 
@@ -755,3 +755,18 @@ def test_handlers_that_wait_for_each_other_all_run() -> None:
                     assert done.acquire(timeout=PATIENCE_SECONDS)
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_a_generator_is_no_handler() -> None:
+    def handle(message: Message) -> Iterator[None]:
+        yield
+
+    class Handle:
+        async def __call__(self, message: Message) -> Any:
+            yield
+
+    with PubSub(MessageQueue(clock=ManualClock())) as pubsub:
+        subscription = pubsub.topic("orders").subscription("worker")
+        for handler in (handle, Handle()):
+            with pytest.raises(InvalidArgument, match="message handler: a def or an async def, not a generator"):
+                subscription.on("message", handler)
