@@ -453,7 +453,10 @@ def make_entry(data: bytes, attributes: Mapping[str, str] | None, ordering_key: 
     if attributes is None and type(data) is bytes and type(ordering_key) is str and ordering_key.isascii():
         length = len(ordering_key)
         size = length + len(data)
-        if 0 < length <= MAX_ORDERING_KEY_BYTES and size <= MAX_MESSAGE_BYTES:
+        # A message that is shorter than a key may be is within both limits.
+        if length and (
+            size <= MAX_ORDERING_KEY_BYTES or (length <= MAX_ORDERING_KEY_BYTES and size <= MAX_MESSAGE_BYTES)
+        ):
             return ordering_key, data, None, size
     if type(data) is not bytes:
         data = _bytes(data)

@@ -113,24 +113,26 @@ class Publisher:
     ) -> Pending[str]:
         """Check a message and send it as the batching options say, with what `mark` adds to it."""
         answer: Pending[str] = Pending()
-        admitted = None
         try:
             entry = make_entry(data, attributes, ordering_key)
             if mark is not None:
                 entry = mark(entry)
             key, data, attributes, size = entry
             arrived = self._arrived
-            free = (
+            if (
                 len(arrived) < self._free_length
                 and size <= self._free_size
                 and (self._free_for is None or self._free_for is running_loop())
-            )
-            if free:
+            ):
                 arrived += (key, data, attributes, size, answer)
                 if len(arrived) <= self._free_length:
                     return answer
+                came_too_late = True
+            else:
+                came_too_late = False
+            admitted = None
             with self._lock:
-                if free and not self._take_back(answer):
+                if came_too_late and not self._take_back(answer):
                     return answer
                 self._take_in()
                 if self._closed or self._paused or self._options.message_ordering is False:
