@@ -13,15 +13,13 @@ from typing import Any
 from inorder.errors import InvalidArgument
 from inorder.options import check_call
 from inorder.pending import Pending
+from inorder.pool.functions import is_async, is_generator
 
-_LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 
-
-def check_function(what: str, function: object) -> None:
+def check_function(what: str, function: Any) -> None:
     """Refuse what cannot be called, and what does nothing yet when it is called."""
     check_call(what, function)
-    called = getattr(function, "__call__", None)  # noqa: B004 - an object that is called has its kind there
-    if any(is_lazy(function) or is_lazy(called) for is_lazy in _LAZY):
+    if is_async(function) or is_generator(function):
         raise InvalidArgument(
             f"{what}: a def that does its work and returns, not an async def or a generator: "
             f"it is called within a transaction, {function!r}"
