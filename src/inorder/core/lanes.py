@@ -49,8 +49,9 @@ class Lanes(Generic[Item]):
         """A new record, behind everything of its key."""
         key, behind = record[1], self._behind
         if key not in behind:
-            if key:
-                behind[key] = None
+            behind[key] = None
+            self._ready.append(record)
+        elif not key:
             self._ready.append(record)
         elif (waiting := behind[key]) is None:
             behind[key] = deque((record,))
@@ -63,8 +64,9 @@ class Lanes(Generic[Item]):
         for record in records:
             key = record[1]
             if key not in behind:
-                if key:
-                    behind[key] = None
+                behind[key] = None
+                ready.append(record)
+            elif not key:
                 ready.append(record)
             elif (waiting := behind[key]) is None:
                 behind[key] = deque((record,))
@@ -78,11 +80,14 @@ class Lanes(Generic[Item]):
             return self._take_in_turns(count, consumer)
         if count == 1:
             return [ready.popleft()] if ready else []
-        if len(ready) <= count:
-            taken = list(ready)
-            ready.clear()
-            return taken
-        return list(map(deque.popleft, repeat(ready, count)))  # in C
+        if len(ready) > 2 * count:
+            return list(map(deque.popleft, repeat(ready, count)))  # in C
+        taken = list(ready)  # much faster, also if some of it goes back
+        ready.clear()
+        if len(taken) > count:
+            ready.extend(taken[count:])
+            del taken[count:]
+        return taken
 
     def _take_in_turns(self, count: int, consumer: object) -> list[Item]:
         """One that came back, one of a key, and so on; new ones without a key line up behind what came back."""
@@ -130,6 +135,20 @@ class Lanes(Generic[Item]):
                     ready.append(waiting.popleft())
                 else:
                     del behind[key]
+
+    def done_all(self, records: Sequence[Item]) -> None:
+        """The same where these are all that was out, and no key is held: then what is left tells whose turn it is."""
+        ready, behind = self._ready, self._behind
+        if len(behind) > 2 * len(records):
+            self.done(records)
+            return
+        crowded = [*filter(None, behind.values())]
+        self._behind = behind = dict.fromkeys(map(_key, ready))
+        for waiting in crowded:
+            key = waiting[0][KEY]
+            if key not in behind:
+                ready.append(waiting.popleft())
+            behind[key] = waiting
 
     def give_back(self, record: Item) -> None:
         """A record without a key that was out is free again, before all that never were."""
@@ -214,6 +233,9 @@ class FreeLanes(Lanes[Item]):
 
     def done(self, records: Iterable[Item]) -> None:
         """Nobody waited for them."""
+
+    def done_all(self, records: Sequence[Item]) -> None:
+        """As `done`."""
 
 
 class _Lane(deque[Item]):
@@ -324,6 +346,9 @@ class WindowedLanes(Lanes[Item]):
                     self._line_up(lane)
                 elif not out:
                     del lanes[key]
+
+    def done_all(self, records: Sequence[Item]) -> None:
+        self.done(records)
 
     def hold(self, key: str, records: Sequence[Item], *, nacked: bool = False) -> None:
         self._to_front(key, records)

@@ -428,7 +428,10 @@ class Subscription:
             self._lanes.done_one(record)
             self.backlog_bytes -= record[5]
         else:
-            self._lanes.done(records)
+            if count == self.leases.count and not self._holds.keys:
+                self._lanes.done_all(records)
+            else:
+                self._lanes.done(records)
             self.backlog_bytes -= sum(map(_size, records))
         self.backlog_messages -= count
         self.leases.end(leases)

@@ -51,7 +51,7 @@ def remains(lanes: Lanes) -> dict[str, Any]:
     """Whatever a lane still keeps of the records and keys it has seen."""
     kept = {name: value for name, value in vars(lanes).items() if isinstance(value, dict | set | list | deque)}
     kept["_reserved"] = {owner: tokens for owner, tokens in kept.get("_reserved", {}).items() if tokens}
-    return {name: value for name, value in kept.items() if value}
+    return {name: value for name, value in kept.items() if value and value != {"": None}}
 
 
 ORDERED = [
@@ -252,6 +252,28 @@ def test_turns_are_in_the_order_in_which_keys_became_ready() -> None:
 
 
 # -- free ------------------------------------------------------------------------------------------
+
+
+def test_when_all_that_was_out_is_done_whatever_waited_for_it_is_ready() -> None:
+    lanes: Lanes[Record] = Lanes()
+    lanes.put(records("a0", "b1", "-2", "a3", "a4", "c5", "c6", "-7", "b8", "d9"))
+    out = lanes.take(3)
+    assert names(out) == ["a0", "b1", "-2"]
+    lanes.done_all(out)
+    lanes.put(records("d10", "a11"))
+    assert take(lanes) == ["c5", "-7", "d9", "a3", "b8"]
+    done(lanes, "c5", "d9", "a3", "b8")
+    assert drain(lanes) == ["c6", "d10", "a4", "a11"]
+    assert remains(lanes) == {}
+
+
+def test_all_that_was_out_is_done_at_the_cost_of_what_that_was() -> None:
+    lanes: Lanes[Record] = Lanes()
+    lanes.put([record(f"{chr(0x4E00 + number)}{number}") for number in range(1_000)])
+    out, kept = lanes.take(2), lanes._behind
+    lanes.done_all(out)
+    assert lanes._behind is kept  # was not made anew of all that is ready
+    assert len(kept) == 998
 
 
 def test_without_order_no_key_waits() -> None:
@@ -469,6 +491,7 @@ CONSUMERS = (None, "one", "two")
             st.tuples(st.just("take"), st.tuples(st.integers(1, 4), st.sampled_from(CONSUMERS))),
             st.tuples(st.just("untake"), st.tuples(st.integers(1, 4), st.sampled_from(CONSUMERS))),
             st.tuples(st.just("done"), st.integers(0, 9)),
+            st.tuples(st.just("done all"), st.none()),
             st.tuples(st.just("fail"), st.tuples(st.integers(0, 9), st.booleans())),
             st.tuples(st.just("release"), st.sampled_from("ab")),
             st.tuples(st.just("forsake"), st.sampled_from(CONSUMERS)),
@@ -486,7 +509,8 @@ def test_the_same_over_long_histories(window: int, seed: int) -> None:
     chance = random.Random(seed)
 
     def step() -> tuple[str, Any]:
-        verb = chance.choice(["put", "put", "take", "take", "take", "untake", "done", "done", "fail", "release"])
+        verbs = ["put", "put", "take", "take", "take", "untake", "done", "done", "done all", "fail", "release"]
+        verb = chance.choice(verbs)
         if verb == "put":
             return verb, chance.choices("ab-", k=chance.randrange(1, 5))
         if verb in ("take", "untake"):
@@ -559,6 +583,11 @@ def check(window: int, script: list[tuple[str, Any]]) -> None:
             one = out.pop(argument % len(out))
             lanes.done_one(one)
             unless_kept(one)
+        elif verb == "done all" and not held:
+            lanes.done_all(out)
+            for one in out:
+                unless_kept(one)
+            out = []
         elif verb == "fail" and out:
             number, nacked = argument
             one = out[number % len(out)]

@@ -202,6 +202,38 @@ def test_a_parked_key_knows_for_what_it_waits_also_if_all_of_it_is_too_old() -> 
     assert [(key.reason, key.position) for key in queue.blocked_keys("worker")] == [("parked", 1)]
 
 
+def test_acks_of_some_that_are_out_do_not_free_the_keys_of_the_others() -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_subscription("worker", "orders", {"enable_message_ordering": True})
+    queue.publish("orders", keyed("a", "b", "c", "d", "a", "b", "c", "d"))
+    first, second = queue.pull("worker", 2), queue.pull("worker", 2)
+    assert [message.ordering_key for message in (*first, *second)] == ["a", "b", "c", "d"]
+    queue.ack(first)
+    assert [message.position for message in queue.pull("worker", 9)] == [4, 5]
+    queue.ack(second)
+    assert [message.position for message in queue.pull("worker", 9)] == [6, 7]
+
+
+def test_acks_of_all_that_is_out_do_not_free_a_key_that_is_parked_for_something_too_old() -> None:
+    queue = MessageQueue(clock=(clock := ManualClock()))
+    queue.register_topic("orders")
+    options: dict[str, Any] = {"enable_message_ordering": True, "on_poison": "park_key"}
+    options |= {"dead_letter_policy": {"dead_letter_topic": "dead", "max_delivery_attempts": 1}}
+    queue.register_subscription("worker", "orders", {**options, "message_retention_duration": 600})
+    queue.publish("orders", keyed("a"))
+    queue.nack(queue.pull("worker", 1))
+    clock.advance(590)
+    queue.publish("orders", keyed("a", "a", "b", "c", "d", "e"))
+    clock.advance(20)  # what it was parked for is gone
+    while messages := queue.pull("worker", 9):
+        assert "a" not in [message.ordering_key for message in messages]
+        queue.ack(messages)
+    assert [(key.ordering_key, key.reason) for key in queue.blocked_keys("worker")] == [("a", "parked")]
+    queue.resume_key("worker", "a")
+    assert [message.position for message in queue.pull("worker", 9)] == [1]
+
+
 def test_messages_without_a_key_go_oldest_first_also_if_one_of_them_waited_when_the_rules_changed() -> None:
     queue = MessageQueue(clock=(clock := ManualClock()))
     queue.register_topic("orders")
