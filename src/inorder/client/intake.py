@@ -444,7 +444,7 @@ class Intake:
             del self._out[lease]
         if self.doubts:
             self.doubts.difference_update(leases)
-        if self._nacking or self._out_before or not self._held.keys().isdisjoint(leases):
+        if self._nacking or self._out_before or (self._held and not self._held.keys().isdisjoint(leases)):
             ended = [message for message in ended if self._goes_on(message)]
         self._line.done(ended)
 

@@ -101,7 +101,7 @@ class KeyedLine(Line):
     def put(self, messages: Sequence[Message]) -> None:
         behind, ready = self._behind, self._ready
         keys = dict.fromkeys([message._record[KEY] for message in messages])
-        if len(keys) == len(messages) and "" not in keys and behind.keys().isdisjoint(keys):
+        if len(keys) == len(messages) and "" not in keys and (not behind or behind.keys().isdisjoint(keys)):
             behind.update(keys)
             ready.extend(messages)
             return

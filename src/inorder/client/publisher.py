@@ -29,7 +29,7 @@ from inorder.clock import Timer
 from inorder.errors import Aborted, Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.forks import stays_here
 from inorder.message import Batch, Entry, Message, batch_of, make_entry, to_columns
-from inorder.options import PublishOptions, merge
+from inorder.options import MAX_ORDERING_KEY_BYTES, PublishOptions, merge
 from inorder.pending import Pending
 from inorder.put_off import at_the_end_of_the_turn, running_loop
 from inorder.transport import Transport
@@ -114,22 +114,27 @@ class Publisher:
         """Check a message and send it as the batching options say, with what `mark` adds to it."""
         answer: Pending[str] = Pending()
         try:
+            arrived, size, came_too_late = self._arrived, 0, False
+            if (
+                len(arrived) < self._free_length
+                and attributes is None
+                and mark is None
+                and type(data) is bytes
+                and type(ordering_key) is str
+                and ordering_key.isascii()
+                and ordering_key
+                and (size := len(ordering_key) + len(data)) <= self._free_size
+                and (self._free_for is None or self._free_for is running_loop())
+            ):
+                # A message as most are; shorter than a key may be, it is within all limits.
+                arrived += (ordering_key, data, None, size, answer)
+                if len(arrived) <= self._free_length:
+                    return answer
+                came_too_late = True
             entry = make_entry(data, attributes, ordering_key)
             if mark is not None:
                 entry = mark(entry)
             key, data, attributes, size = entry
-            arrived = self._arrived
-            if (
-                len(arrived) < self._free_length
-                and size <= self._free_size
-                and (self._free_for is None or self._free_for is running_loop())
-            ):
-                arrived += (key, data, attributes, size, answer)
-                if len(arrived) <= self._free_length:
-                    return answer
-                came_too_late = True
-            else:
-                came_too_late = False
             admitted = None
             with self._lock:
                 if came_too_late and not self._take_back(answer):
@@ -319,10 +324,10 @@ class Publisher:
         """Collect what has arrived. From now on each comes by the lock, until `_free_some` finds that some need not."""
         free, self._free_length = self._free_length, 0  # first: who comes now sees it, or is seen here
         if self._arrived:
-            rows = self._arrived[:free]  # others came when it was too late, and take themselves back
             try:
-                more_keys, more_data, more_attributes, more_sizes, more_answers = Collected.of(rows)
-                length, count, size = len(rows), len(more_keys), sum(more_sizes)
+                # Others came when it was too late, and take themselves back.
+                more_keys, more_data, more_attributes, more_sizes, more_answers = Collected.of(self._arrived, free)
+                count, size = len(more_keys), sum(more_sizes)
             except BaseException:  # as Ctrl-C: somebody else takes them in
                 self._free_length = free
                 raise
@@ -335,7 +340,7 @@ class Publisher:
             answers += more_answers
             self._messages += count
             self._bytes += size
-            del self._arrived[:length]
+            del self._arrived[: WIDTH * count]
         if self._leaving or self._freed:  # as it is only if somebody was interrupted
             self._go_on()
 
@@ -427,7 +432,7 @@ class Publisher:
         like_the_last = 2 * self._collected.sizes[-1] + 1
         if (free := min(left, left_bytes // like_the_last)) > 0:
             self._free_for = None if batching.max_milliseconds or self._requests else running_loop()
-            self._free_size = left_bytes // free
+            self._free_size = min(left_bytes // free, MAX_ORDERING_KEY_BYTES)
             self._free_length = WIDTH * free
 
     def _send_soon(self) -> None:
@@ -512,7 +517,7 @@ class Publisher:
             self._leaving[:1] = first.part(slice(half)), first.part(slice(half, None))
             return
         under_way = self._keys_under_way() if self._requests and not self._transport.in_order else _NO_KEYS
-        if not under_way.isdisjoint(first.keys):
+        if under_way and not under_way.isdisjoint(first.keys):
             self._wait_behind(first, under_way)
             return
         count, messages, size = 0, 0, 0

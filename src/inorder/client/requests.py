@@ -37,9 +37,9 @@ class Collected(NamedTuple):
         return cls([], [], [], [], [])
 
     @classmethod
-    def of(cls, rows: list[Any]) -> Collected:
-        """Messages that are written one after the other in one list."""
-        return cls(*[rows[column::WIDTH] for column in range(WIDTH)])
+    def of(cls, rows: list[Any], length: int) -> Collected:
+        """Messages that are written one after the other in one list, up to there."""
+        return cls(*[rows[column:length:WIDTH] for column in range(WIDTH)])
 
     def add(self, entry: Entry, answer: Pending[str]) -> None:
         keys, data, attributes, sizes, answers = self
