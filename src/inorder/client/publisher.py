@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from inorder.client.requests import (
     MAX_REQUEST_BYTES,
     MAX_REQUEST_MESSAGES,
+    SIZE,
     WIDTH,
     Collected,
     Request,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 _log = logging.getLogger(__name__)
+
+FEW = 8  # more than so many must be free before what has arrived is taken in, or that finds out more
 
 _NO_KEYS: frozenset[str] = frozenset()
 _NOW = "now"
@@ -131,6 +134,8 @@ class Publisher:
                 if len(arrived) <= self._free_length:
                     return answer
                 came_too_late = True
+            elif len(arrived) == self._free_length and self._free_more():
+                return self.publish(data, attributes, ordering_key, mark)
             entry = make_entry(data, attributes, ordering_key)
             if mark is not None:
                 entry = mark(entry)
@@ -424,16 +429,33 @@ class Publisher:
         """
         if not self._collected.keys or self._closed or self._paused or self._options.message_ordering is False:
             return  # each is looked at
+        batching = self._batching
+        self._free_for = None if batching.max_milliseconds or self._requests else running_loop()
+        self._free(*self._tally.most(batching.max_messages, batching.max_bytes))
+
+    def _free_more(self) -> bool:
+        """The same when as many have arrived, before they are taken in: mostly no key has got much of them."""
+        with self._lock:
+            rows, length, start = self._arrived, self._free_length, WIDTH * self._tally.ahead
+            if len(rows) != length or not length:
+                return False  # somebody was faster, or some came too late
+            most, size = self._tally.foresee(rows[start:length:WIDTH], rows[start + SIZE : length : WIDTH])
+            return self._free(most, size, length, size)
+
+    def _free(self, most: int, most_bytes: int, length: int = 0, size: int = 0) -> bool:
+        """Let come what may, as no key has more messages or bytes; so much has arrived, of no more than that size."""
         batching, flow = self._batching, self._flow
-        most, most_bytes = self._tally.most(batching.max_messages, batching.max_bytes)
-        left = min(batching.max_messages - most, MAX_REQUEST_MESSAGES - len(self._collected.keys)) - 1
-        left = min(left, flow.max_messages - self._messages)
-        left_bytes = min(batching.max_bytes - most_bytes - 1, flow.max_bytes - self._bytes)
+        arrived = length // WIDTH
+        left = min(batching.max_messages - most, MAX_REQUEST_MESSAGES - len(self._collected.keys) - arrived) - 1
+        left = min(left, flow.max_messages - self._messages - arrived)
+        left_bytes = min(batching.max_bytes - most_bytes - 1, flow.max_bytes - self._bytes - size)
         like_the_last = 2 * self._collected.sizes[-1] + 1
-        if (free := min(left, left_bytes // like_the_last)) > 0:
-            self._free_for = None if batching.max_milliseconds or self._requests else running_loop()
-            self._free_size = min(left_bytes // free, MAX_ORDERING_KEY_BYTES)
-            self._free_length = WIDTH * free
+        free = min(left, left_bytes // like_the_last)
+        if free <= (FEW if length else 0):
+            return False
+        self._free_size = min(left_bytes // free, MAX_ORDERING_KEY_BYTES)
+        self._free_length = length + WIDTH * free
+        return True
 
     def _send_soon(self) -> None:
         """Send what is collected: now, or if it is to be waited for on a loop, with what its other tasks publish."""

@@ -16,6 +16,7 @@ MAX_REQUEST_BYTES = 9_000_000
 
 
 WIDTH = 5  # what there is of a message that waits to be sent: key, data, attributes, size, and who waits for its id
+SIZE = 3  # the place of its size among them
 
 
 def fits(messages: int, size: int) -> bool:
@@ -117,11 +118,21 @@ class Tally:
             self._count_by_key()
         return self._bound, self._bytes if 2 * self._bytes < size else max(self._bytes_by_key().values())
 
+    @property
+    def ahead(self) -> int:
+        """So many were foreseen that are not collected yet."""
+        return self._seen - len(self._keys)
+
+    def foresee(self, keys: Sequence[str], sizes: Sequence[int]) -> tuple[int, int]:
+        """These will be collected next. As `most` then, but nothing is counted: that waits until they are."""
+        self._bound += len(keys) - len({*keys}) + 1  # if all that come again are of that key
+        self._bytes += sum(sizes)
+        self._seen += len(keys)
+        return self._bound, self._bytes
+
     def _look(self) -> None:
         if new := self._keys[self._seen :]:
-            self._bound += len(new) - len({*new}) + 1  # if all that come again are of that key
-            self._bytes += sum(self._sizes[self._seen :])
-            self._seen += len(new)
+            self.foresee(new, self._sizes[self._seen :])
 
     def _count_by_key(self) -> Counter[str]:
         if new := self._keys[self._counted :]:

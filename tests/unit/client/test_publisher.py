@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from inorder.client import publisher as publisher_module
 from inorder.client import requests as requests_module
-from inorder.client.publisher import Publisher
+from inorder.client.publisher import FEW, Publisher
 from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, WIDTH
-from inorder.errors import Closed, KeyPaused, ResourceExhausted, Unavailable
+from inorder.errors import Closed, InvalidOrderingKey, KeyPaused, ResourceExhausted, Unavailable
 from inorder.message import Batch, Message
 from inorder.options import Batching, FlowControl
 from inorder.pending import Pending
@@ -659,6 +660,59 @@ def test_what_comes_when_the_publisher_was_just_closed_is_refused() -> None:
     assert transport.sent() == [[b"0"]]
 
 
+def test_messages_of_many_keys_come_without_a_look_until_they_fill_a_request() -> None:
+    publisher, transport = make(batching=Batching(max_messages=100, max_milliseconds=10))
+    for number in range(999):
+        publisher.publish(b"", None, f"key-{number}")
+    assert len(publisher._collected.keys) == 1  # the others were not even taken in
+    publisher.publish(b"", None, "key-999")
+    assert [len(sent) for sent in transport.sent()] == [1_000]
+
+
+def test_flow_control_counts_what_came_without_a_look() -> None:
+    def publish() -> None:
+        publisher, transport = make(
+            batching=Batching(max_messages=100, max_milliseconds=10), flow_control=FlowControl(max_messages=150)
+        )
+        for number in range(150):
+            publisher.publish(b"", None, f"key-{number}")
+        assert transport.sent() == []
+        publisher.publish(b"", None, "another")
+        assert [len(sent) for sent in transport.sent()] == [150]
+
+    on_a_loop(publish)
+
+
+def test_a_key_among_many_is_sent_when_it_has_as_many_bytes_as_may_go_together() -> None:
+    publisher, transport = make(batching=Batching(max_messages=100, max_bytes=20_000, max_milliseconds=10))
+    for number in range(19):
+        for key in ("busy", f"key-{number}", f"other-{number}", f"third-{number}"):
+            publisher.publish(bytes(996 if key == "busy" else 1), None, key)
+    assert transport.sent() == []
+    publisher.publish(bytes(996), None, "busy")
+    assert transport.sent() == [[bytes(996)] * 20]
+
+
+@pytest.mark.parametrize("key", ["", "k" * 1_025, "é" * 513, 7])
+def test_a_bad_key_is_refused_also_where_messages_come_without_a_look(key: Any) -> None:
+    publisher, transport = make(batching=Batching(max_messages=100, max_milliseconds=10))
+    publisher.publish(b"0", None, "k")
+    assert isinstance(publisher.publish(b"1", None, key).exception(0), InvalidOrderingKey)
+    publisher.publish(b"2", None, "k")
+    transport.clock.advance(0.01)
+    assert transport.sent() == [[b"0", b"2"]]
+
+
+def test_a_key_among_many_is_sent_when_it_has_as_many_as_may_go_together() -> None:
+    publisher, transport = make(batching=Batching(max_messages=100, max_milliseconds=10))
+    for number in range(99):
+        for key in ("busy", f"key-{number}", f"other-{number}"):
+            publisher.publish(b"%d" % number, None, key)
+    assert transport.sent() == []
+    publisher.publish(b"99", None, "busy")
+    assert transport.sent() == [[b"%d" % number for number in range(100)]]
+
+
 def test_more_that_come_at_the_same_moment_than_may_are_looked_at() -> None:
     publisher, transport, arrivals = collecting()
     arrivals.before = lambda: (publisher.publish(b"1", None, "k"), publisher.publish(b"2", None, "k"))
@@ -758,9 +812,11 @@ def test_threads_that_publish_without_the_lock_lose_nothing_and_keep_to_the_limi
     assert (publisher._messages, publisher._bytes, publisher._arrived) == (0, 0, [])
 
 
-PUBLISH = st.tuples(st.just("publish"), st.sampled_from(["", "a", "b"]), st.sampled_from([0, 7, 20]))
+PUBLISH = st.tuples(st.just("publish"), st.sampled_from(["", *"abcdef"]), st.sampled_from([0, 7, 20]))
 OTHERS = st.sampled_from([("answer",), ("answer",), ("fail",), ("flush",), ("wait",), ("resume",), ("many", "a", "b")])
 STEPS = st.lists(st.one_of(PUBLISH, PUBLISH, PUBLISH, OTHERS), min_size=10, max_size=60)
+OF_MANY_KEYS = st.tuples(st.just("publish"), st.integers(0, 99).map("key-{}".format), st.sampled_from([0, 7, 20]))
+MANY = st.lists(st.one_of(*[OF_MANY_KEYS] * 20, PUBLISH, OTHERS), min_size=40, max_size=100)
 
 
 class LooksAtEach(Publisher):
@@ -771,19 +827,22 @@ class LooksAtEach(Publisher):
 
 
 @given(
-    steps=STEPS,
+    steps=st.one_of(STEPS, MANY),
     batching=st.builds(
         Batching,
-        max_messages=st.sampled_from([2, 4, 1_000]),
+        max_messages=st.sampled_from([2, 4, 15, 1_000]),
         max_bytes=st.sampled_from([20, 60, 10_000]),
         max_milliseconds=st.sampled_from([0, 10]),
     ),
-    flow=st.builds(FlowControl, max_messages=st.sampled_from([5, 100]), max_bytes=st.sampled_from([90, 10_000])),
+    flow=st.builds(
+        FlowControl, max_messages=st.sampled_from([5, 30, 100]), max_bytes=st.sampled_from([90, 800, 10_000])
+    ),
     in_order=st.booleans(),
+    few=st.sampled_from([0, 2, FEW]),
 )
-@settings(max_examples=300)
+@settings(max_examples=400)
 def test_what_is_collected_without_a_look_is_sent_as_if_each_had_been_looked_at(
-    steps: list[tuple[Any, ...]], batching: Batching, flow: FlowControl, in_order: bool
+    steps: list[tuple[Any, ...]], batching: Batching, flow: FlowControl, in_order: bool, few: int
 ) -> None:
     def run(kind: type[Publisher]) -> object:
         transport: Any = SlowTransport()
@@ -813,7 +872,8 @@ def test_what_is_collected_without_a_look_is_sent_as_if_each_had_been_looked_at(
         outcomes = [str(answer.exception(0)) or answer.result() for answer in answers]
         return sent, [batch[1] for batch, _ in transport.requests], outcomes, publisher.paused_keys()
 
-    assert on_a_loop(lambda: _as_lists(run(Publisher))) == on_a_loop(lambda: _as_lists(run(LooksAtEach)))
+    with patch("inorder.client.publisher.FEW", few):
+        assert on_a_loop(lambda: _as_lists(run(Publisher))) == on_a_loop(lambda: _as_lists(run(LooksAtEach)))
 
 
 def _as_lists(value: Any) -> Any:

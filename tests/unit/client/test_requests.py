@@ -15,14 +15,21 @@ ARRIVAL = st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(1
     limit=st.integers(-5, 200),
     count=st.integers(1, 20),
     looks=st.booleans(),
+    foreseen=st.integers(0, 8),
 )
 def test_a_tally_says_what_counting_anew_would_say(
-    arrivals: list[list[tuple[str, int]]], limit: int, count: int, looks: bool
+    arrivals: list[list[tuple[str, int]]], limit: int, count: int, looks: bool, foreseen: int
 ) -> None:
     keys: list[str] = []
     all_sizes: list[int] = []
     tally = Tally(keys, all_sizes)
     for arrival in arrivals:
+        if coming := arrival[:foreseen]:
+            bound, size = tally.foresee([key for key, _ in coming], [size for _, size in coming])
+            assert tally.ahead == len(coming)
+            will_be = keys + [key for key, _ in coming]
+            assert bound >= max(map(will_be.count, will_be))
+            assert size == sum(all_sizes) + sum(size for _, size in coming)
         keys += [key for key, _ in arrival]
         all_sizes += [size for _, size in arrival]
         rows = [*zip(keys, all_sizes, strict=True)]
