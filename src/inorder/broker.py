@@ -164,9 +164,10 @@ class MessageQueue(Turns):
         return self.get_topic(name) is not None
 
     def get_topic(self, name: str) -> TopicMetadata | None:
-        with self._lock:
-            topic = self._known().topics.get(str(name))
-            return None if topic is None else _topic_metadata(topic)
+        # Without the lock: partitions ask for each message, and would wait for whoever publishes. A topic is found, and
+        # each part of it read, in one step, which is before or after any other.
+        topic = self._known().topics.get(str(name))
+        return None if topic is None else _topic_metadata(topic)
 
     def get_all_topics(self) -> list[TopicMetadata]:
         with self._lock:
