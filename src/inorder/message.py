@@ -509,8 +509,8 @@ def _attribute_bytes(attributes: Mapping[str, str]) -> int:
         # 'googclient_' begins with 'goog' too, so one test covers both reserved prefixes.
         if key.startswith(RESERVED_ATTRIBUTE_PREFIX):
             raise InvalidMessage(f"Attribute key {key!r} starts with the reserved prefix {RESERVED_ATTRIBUTE_PREFIX!r}")
-        key_size = len(_utf8(key, "Attribute key", InvalidMessage))
-        value_size = len(_utf8(value, f"Attribute {key!r}", InvalidMessage))
+        key_size = len(key) if key.isascii() else len(_utf8(key, "Attribute key", InvalidMessage))
+        value_size = len(value) if value.isascii() else len(_utf8(value, f"Attribute {key!r}", InvalidMessage))
         if key_size > MAX_ATTRIBUTE_KEY_BYTES:
             raise InvalidMessage(
                 f"Attribute key of {key_size} bytes exceeds the maximum of {MAX_ATTRIBUTE_KEY_BYTES} bytes: "

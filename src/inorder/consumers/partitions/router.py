@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -25,7 +25,7 @@ from inorder.consumers.partitions.routes import Routes, Term, Verdict
 from inorder.consumers.partitions.table import Table
 from inorder.errors import Closed, InorderError, InvalidArgument, InvalidOrderingKey, KeyPaused, ResourceExhausted
 from inorder.message import Message, batch_of, position_of
-from inorder.options import check_whole
+from inorder.options import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES, check_whole
 from inorder.patterns.partitioning import slot_of
 from inorder.pending import Pending
 
@@ -33,6 +33,8 @@ TERM = "inorder-term"  # the attribute that names the term for which a message w
 ENTITY = "inorder-key"  # the attribute that names its key, where the ordering key is the partition's
 MAX_HELD = 10_000  # messages that wait for a slot, unless told
 LONGEST_TERM = Term(10**10, 9_999, None)  # as text, longer than any that there will be
+STAMPS = 2  # attributes that may be added
+STAMP_BYTES = 4_096  # more than they and the key on the wire can have
 ROUNDS = 10  # of sending what came while the round before was sent, before the table is looked at again
 MAX_COUNTED_KEYS = 100_000  # whose load is known; then all loads are halved, and the least forgotten
 
@@ -110,14 +112,16 @@ class Router:
 
     def publish(self, messages: Iterable[Message]) -> list[Pending[str]]:
         """Send messages in order, each to its partition; one bad message refuses them all."""
-        parcels = [self._parcel(message) for message in messages]
-        _, data, attributes, _ = batch_of([parcel.message for parcel in parcels])
-        # What waits for its slot is sent later, and by then its publisher may have changed what it handed in.
-        copies = map(Message, data, attributes)
-        parcels = [parcel._replace(message=copy) for parcel, copy in zip(parcels, copies, strict=True)]
+        messages = [*messages]
+        addresses = [self._address(message) for message in messages]
+        _, data, attributes, sizes = batch_of(messages)
         routes = self._table.known
-        # And as they will be sent, with all that is added here: refused by the broker, they would pause innocent keys.
-        batch_of([self._stamped(parcel, LONGEST_TERM, routes) for parcel in parcels])
+        # What waits for its slot is sent later, and by then its publisher may have changed what it handed in.
+        parcels = [
+            Parcel(next(self._numbers), key, slot, copy, Pending())
+            for (key, slot), copy in zip(addresses, map(Message, data, attributes), strict=True)
+        ]
+        self._check_stamped(parcels, attributes, sizes, routes)
         try:
             with self._lock:
                 self._check(parcels)
@@ -169,13 +173,29 @@ class Router:
             error = Closed(f"the publisher was closed while slot {parcel.slot} moved: the message may not be stored")
             parcel.answer.set_exception(error)
 
-    def _parcel(self, message: Message) -> Parcel:
+    def _address(self, message: Message) -> tuple[str, int]:
+        """Its key and its slot."""
         if not isinstance(message, Message):
             raise InvalidArgument(f"messages: expected several of Message, not of {type(message).__name__}")
         key = self._key(message)
         if not key:
             raise InvalidOrderingKey("a message without a key belongs to no partition: give it an ordering_key")
-        return Parcel(next(self._numbers), key, slot_of(key), message, Pending())
+        return key, slot_of(key)
+
+    def _check_stamped(
+        self,
+        parcels: Sequence[Parcel],
+        attributes: Sequence[Mapping[str, str] | None],
+        sizes: Sequence[int],
+        routes: Routes,
+    ) -> None:
+        """Refuse what is too large with all that is added here: refused by the broker, it would pause innocent keys."""
+        in_doubt = [
+            parcel
+            for parcel, some, size in zip(parcels, attributes, sizes, strict=True)
+            if size > MAX_MESSAGE_BYTES - STAMP_BYTES or (some is not None and len(some) > MAX_ATTRIBUTES - STAMPS)
+        ]
+        batch_of([self._stamped(parcel, LONGEST_TERM, routes) for parcel in in_doubt])
 
     def _check(self, parcels: Sequence[Parcel]) -> None:
         if self._closed:
@@ -248,7 +268,8 @@ class Router:
             answer.add_done_callback(partial(self._answered, sent))
 
     def _stamped(self, parcel: Parcel, term: Term, routes: Routes) -> Message:
-        attributes = {**parcel.message.attributes, TERM: str(term.number)}
+        attributes = parcel.message.attributes  # a copy
+        attributes[TERM] = str(term.number)
         if routes.strict:
             attributes[ENTITY] = parcel.key
         return Message(parcel.message.data, attributes, self._wire_key(routes, term.partition, parcel.key))
@@ -282,7 +303,11 @@ class Router:
         """Answer for those that count, put back those that do not; returns those of which nobody knows yet."""
         by_verdict: dict[Verdict, list[Sent]] = {"counts": [], "void": [], "undecided": []}
         for sent in stored:
-            verdict = routes.judge(sent.parcel.slot, sent.term.number, position_of(sent.message_id))
+            slot, term = sent.parcel.slot, sent.term
+            if routes.open_term(slot) == term:  # as nearly always
+                verdict: Verdict = "counts"
+            else:
+                verdict = routes.judge(slot, term.number, position_of(sent.message_id))
             by_verdict[verdict].append(sent)
         with self._lock:
             for sent in by_verdict["counts"]:
