@@ -30,7 +30,7 @@ from inorder.clock import Timer
 from inorder.errors import Aborted, Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.forks import stays_here
 from inorder.message import Batch, Entry, Message, batch_of, make_entry, to_columns
-from inorder.options import MAX_ORDERING_KEY_BYTES, PublishOptions, merge
+from inorder.options import PublishOptions, merge
 from inorder.pending import Pending
 from inorder.put_off import at_the_end_of_the_turn, running_loop
 from inorder.transport import Transport
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FEW = 8  # more than so many must be free before what has arrived is taken in, or that finds out more
+FEW = 8  # if no more are free behind what has arrived, that is taken in and counted key by key, which may find more
 
 _NO_KEYS: frozenset[str] = frozenset()
 _NOW = "now"
@@ -117,29 +117,20 @@ class Publisher:
         """Check a message and send it as the batching options say, with what `mark` adds to it."""
         answer: Pending[str] = Pending()
         try:
-            arrived, size, came_too_late = self._arrived, 0, False
-            if (
-                len(arrived) < self._free_length
-                and attributes is None
-                and mark is None
-                and type(data) is bytes
-                and type(ordering_key) is str
-                and ordering_key.isascii()
-                and ordering_key
-                and (size := len(ordering_key) + len(data)) <= self._free_size
-                and (self._free_for is None or self._free_for is running_loop())
-            ):
-                # A message as most are; shorter than a key may be, it is within all limits.
-                arrived += (ordering_key, data, None, size, answer)
-                if len(arrived) <= self._free_length:
-                    return answer
-                came_too_late = True
-            elif len(arrived) == self._free_length and self._free_more():
-                return self.publish(data, attributes, ordering_key, mark)
             entry = make_entry(data, attributes, ordering_key)
             if mark is not None:
                 entry = mark(entry)
             key, data, attributes, size = entry
+            arrived, came_too_late = self._arrived, False
+            if (
+                (len(arrived) < self._free_length or (self._free_length and self._free_more()))
+                and size <= self._free_size
+                and (self._free_for is None or self._free_for is running_loop())
+            ):
+                arrived += (key, data, attributes, size, answer)
+                if len(arrived) <= self._free_length:
+                    return answer
+                came_too_late = True
             admitted = None
             with self._lock:
                 if came_too_late and not self._take_back(answer):
@@ -453,7 +444,7 @@ class Publisher:
         free = min(left, left_bytes // like_the_last)
         if free <= (FEW if length else 0):
             return False
-        self._free_size = min(left_bytes // free, MAX_ORDERING_KEY_BYTES)
+        self._free_size = left_bytes // free
         self._free_length = length + WIDTH * free
         return True
 

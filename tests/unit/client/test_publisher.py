@@ -17,7 +17,7 @@ from inorder.client import requests as requests_module
 from inorder.client.publisher import FEW, Publisher
 from inorder.client.requests import MAX_REQUEST_BYTES, MAX_REQUEST_MESSAGES, WIDTH
 from inorder.errors import Closed, InvalidOrderingKey, KeyPaused, ResourceExhausted, Unavailable
-from inorder.message import Batch, Message
+from inorder.message import Batch, Entry, Message
 from inorder.options import Batching, FlowControl
 from inorder.pending import Pending
 
@@ -645,6 +645,18 @@ def test_what_came_too_late_and_was_taken_in_with_others_is_sent_once() -> None:
     assert answer.result(0) == "1"
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_no_more_may_come_without_a_look_behind_one_that_came_too_late(late: bool) -> None:
+    """It may be taken back after it was counted."""
+    publisher, _, arrivals = collecting()
+    publisher.publish(b"1", None, "i")
+    publisher.publish(b"2", None, "j")
+    if late:
+        arrivals.extend(("h", b"of a thread that has yet to take it back", None, 1, Pending[str]()))
+    with patch("inorder.client.publisher.FEW", 0):
+        assert publisher._free_more() == (not late)
+
+
 def test_what_comes_when_its_key_was_just_paused_is_refused() -> None:
     publisher, transport, arrivals = collecting()
     arrivals.before = lambda: (publisher.flush(), transport.answer(Unavailable("gone")))
@@ -660,13 +672,40 @@ def test_what_comes_when_the_publisher_was_just_closed_is_refused() -> None:
     assert transport.sent() == [[b"0"]]
 
 
-def test_messages_of_many_keys_come_without_a_look_until_they_fill_a_request() -> None:
-    publisher, transport = make(batching=Batching(max_messages=100, max_milliseconds=10))
+@pytest.mark.parametrize(
+    ("data", "attributes", "key"),
+    [
+        (b"", None, "key-{}"),
+        (b"", {"name": "value"}, "key-{}"),
+        (b"", None, "ключ-{}"),
+        (bytes(2_000), None, "key-{}"),
+        (bytearray(10), None, "key-{}"),
+    ],
+    ids=["plain", "attributes", "not ASCII", "long", "bytearray"],
+)
+def test_messages_of_many_keys_come_without_a_look_until_they_fill_a_request(
+    data: Any, attributes: dict[str, str] | None, key: str
+) -> None:
+    publisher, transport = make(batching=Batching(max_messages=100, max_bytes=10_000_000, max_milliseconds=10))
     for number in range(999):
-        publisher.publish(b"", None, f"key-{number}")
+        publisher.publish(data, attributes, key.format(number))
     assert len(publisher._collected.keys) == 1  # the others were not even taken in
-    publisher.publish(b"", None, "key-999")
+    publisher.publish(data, attributes, key.format(999))
     assert [len(sent) for sent in transport.sent()] == [1_000]
+
+
+def test_a_message_is_marked_once_also_when_more_may_come_without_a_look() -> None:
+    publisher, _ = make(batching=Batching(max_messages=100, max_milliseconds=10))
+    marked: list[str] = []
+
+    def mark(entry: Entry) -> Entry:
+        marked.append(entry[0])
+        return entry
+
+    keys = [f"key-{number}" for number in range(300)]
+    for key in keys:
+        publisher.publish(b"", None, key, mark)
+    assert marked == keys
 
 
 def test_flow_control_counts_what_came_without_a_look() -> None:
