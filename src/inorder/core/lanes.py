@@ -26,9 +26,10 @@ class Lanes(Generic[Item]):
     """Records waiting their turn, at most one out per key. Not thread-safe.
 
     A key is in `_behind` from its first record until nothing of it is left, and costs nothing
-    otherwise. Of each key at most one record is ready, so keys take turns. Records without a key
-    are free and go oldest first, so those that came back come before the others; but they take turns
-    with the keys, which one that fails again and again must not keep waiting.
+    otherwise; "", of records without one, may stay there. Of each key at most one record is ready,
+    so keys take turns. Records without a key are free and go oldest first, so those that came back
+    come before the others; but they take turns with the keys, which one that fails again and again
+    must not keep waiting.
     """
 
     def __init__(self) -> None:

@@ -303,11 +303,7 @@ class Router:
         """Answer for those that count, put back those that do not; returns those of which nobody knows yet."""
         by_verdict: dict[Verdict, list[Sent]] = {"counts": [], "void": [], "undecided": []}
         for sent in stored:
-            slot, term = sent.parcel.slot, sent.term
-            if routes.open_term(slot) == term:  # as nearly always
-                verdict: Verdict = "counts"
-            else:
-                verdict = routes.judge(slot, term.number, position_of(sent.message_id))
+            verdict = routes.judge(sent.parcel.slot, sent.term.number, position_of(sent.message_id))
             by_verdict[verdict].append(sent)
         with self._lock:
             for sent in by_verdict["counts"]:
