@@ -37,6 +37,7 @@ from inorder.testing.faults import Faults, FaultyDisk
 from .clients import SUBSCRIPTION, TOPIC, Stream, call, messages
 from .conftest import PROJECT, Running, Serve
 from .test_streaming import wait_until
+from .test_subscriptions import subscribed
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -225,6 +226,24 @@ def test_what_is_being_answered_when_a_server_stops_is_answered(server: Running)
     topic = server.broker.get_topic("orders")
     assert topic is not None
     assert len(answered) == len({*answered}) == topic.published
+
+
+def test_a_stream_that_is_opened_again_in_the_moment_its_server_stops_is_to_try_again(serve: Serve) -> None:
+    """Google's client opens it from the thread that tells it of the end, and gives up for good if it is cancelled."""
+    codes: list[grpc.StatusCode] = []
+    for _ in range(20):
+        server = serve()
+        subscribed(server)
+        channel = server.channel()
+        again: list[Stream] = []
+        streams = [Stream(channel) for _ in range(5)]
+        wait_until(lambda server=server: len([*server.server._desks.takers()]) == 5)
+        for stream in streams:
+            stream._call.add_done_callback(lambda _, channel=channel, again=again: again.append(Stream(channel)))
+        server.stop()
+        wait_until(lambda again=again: len(again) == 5)
+        codes += [stream.code() for stream in (*streams, *again)]
+    assert {*codes} == {grpc.StatusCode.UNAVAILABLE}
 
 
 # -- health and reflection ---------------------------------------------------------------------------

@@ -574,7 +574,8 @@ def test_googles_subscriber_comes_back_to_a_server_that_was_restarted(serve: Ser
         first.broker.close()
         second = serve(MessageQueue.open(tmp_path), port=first.port)
         second.broker.publish(TOPIC, [Message(b"c", None, "key"), Message(b"d", None, "key")])
-        wait_until(lambda: len(handler.seen) >= 4)
+        # It tries five times at once, and then waits for ten seconds, and maybe another ten.
+        wait_until(lambda: len(handler.seen) >= 4, seconds=60)
     assert b"".join(one for _, one in handler.seen) == b"abcd"
 
 

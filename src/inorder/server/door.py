@@ -2,7 +2,7 @@
 
 A server of gRPC that stops just cancels the calls that it has received and not begun, and clients do not repeat what
 was cancelled. So they are told before. Streams that are open stay so until the last moment: a client whose stream ends
-opens another one at once, and should find that the server is gone.
+opens another one at once, and has to know by then that the server goes.
 """
 
 from __future__ import annotations

@@ -309,16 +309,19 @@ class Server:
         await self._door.close(STOP_SECONDS)
         for chore in self._chores:
             chore.cancel()
-        # In one step: a client that finds its stream ended, and opens another, must not find this server.
-        self._desks.stop()
-        self._extensions.stop()
-        self._health.close()
         for tunnel in self._tunnels:
             tunnel.stop()
         await self._close()
 
     async def _close(self) -> None:
-        await asyncio.gather(*(server.stop(STOP_SECONDS) for server in self._grpc))
+        closing = [asyncio.create_task(server.stop(STOP_SECONDS)) for server in self._grpc]
+        # A client whose stream ends opens another one at once. It has to hear before that its connection ends, too:
+        # what still comes through that one gRPC cancels, and clients do not repeat what was cancelled.
+        await asyncio.sleep(0)  # in which each server tells its clients
+        self._desks.stop()
+        self._extensions.stop()
+        self._health.close()
+        await asyncio.gather(*closing)
         for tunnel in self._tunnels:
             await tunnel.close()
         for http in self._http:
