@@ -440,8 +440,7 @@ class Intake:
 
     def _end(self, ended: list[Message], leases: list[int]) -> None:
         """Their handlers have ended: keys go on, except where an answer is still to come."""
-        for lease in leases:
-            del self._out[lease]
+        _taken_from(self._out, leases)
         if self.doubts:
             self.doubts.difference_update(leases)
         if self._nacking or self._out_before or (self._held and not self._held.keys().isdisjoint(leases)):
@@ -657,10 +656,10 @@ class Intake:
         self.doubts.update([lease for lease in leases if lease in self._held and lease not in self._left])
         return self._let_go(leases)
 
-    def _let_go(self, leases: Iterable[int]) -> bool:
+    def _let_go(self, leases: Collection[int]) -> bool:
         """Messages are answered, or their leases are over; whether that makes a key go on."""
-        gone = list(filter(None, map(self._held.pop, leases, repeat(None))))
-        self._held_bytes -= sum([message._record[SIZE] for message in gone])
+        gone = _taken_from(self._held, leases)
+        self._held_bytes -= sum([message._record[SIZE] for message in gone]) if self._held else self._held_bytes
         if not self._left:
             return False
         passed_on = False
@@ -751,6 +750,15 @@ def _window(options: SubscriptionOptions) -> int:
 def _over_us(message: Message) -> int:
     """When a lease is over, by our clock and surely by the broker's."""
     return message._until_us + GRACE_US
+
+
+def _taken_from(messages: dict[int, Message], leases: Collection[int]) -> list[Message]:
+    """Take out those that are there. Mostly these are all, in their order: then no step for each is needed."""
+    if len(leases) == len(messages) and [*messages] == leases:
+        taken = [*messages.values()]
+        messages.clear()
+        return taken
+    return [*filter(None, map(messages.pop, leases, repeat(None)))]
 
 
 T = TypeVar("T")

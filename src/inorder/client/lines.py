@@ -118,7 +118,11 @@ class KeyedLine(Line):
 
     def done(self, messages: Sequence[Message]) -> None:
         behind = self._behind
-        waiting = [*map(behind.pop, [message._record[KEY] for message in messages], repeat(None))]
+        keys = [message._record[KEY] for message in messages]
+        if len(keys) == len(behind) and [*behind] == keys and not any(behind.values()):
+            behind.clear()
+            return
+        waiting = [*map(behind.pop, keys, repeat(None))]
         if any(waiting):
             for message, others in zip(messages, waiting, strict=True):
                 if others:

@@ -70,7 +70,8 @@ class Lanes(Generic[Item]):
             elif not key:
                 ready.append(record)
             elif (waiting := behind[key]) is None:
-                behind[key] = deque((record,))
+                behind[key] = waiting = deque()  # empty at first: to make it of a tuple takes longer
+                waiting.append(record)
             else:
                 waiting.append(record)
 

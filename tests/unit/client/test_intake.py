@@ -286,6 +286,32 @@ def test_what_was_lost_while_it_waited_is_no_doubt_once_it_was_passed_over(consu
     assert not intake.doubts
 
 
+def test_an_ack_that_comes_too_late_leaves_another_message_as_it_is(consumer: Consumer, intake: Intake) -> None:
+    consumer.publish("1", key="a")
+    consumer.publish("2", key="b")
+    late, other = intake.next_ones(2)
+    lose(consumer, intake, late.data.decode())
+    late.ack()
+    intake.flush()
+    assert intake._held == {other._lease: other}  # as many as were acked
+    assert intake._out.keys() == {late._lease, other._lease}
+    intake.finished(other)
+    intake.flush()
+    assert intake._out == {late._lease: late}
+
+
+def test_what_is_acked_in_one_go_leaves_room_for_as_many_bytes(consumer: Consumer, intake: Intake) -> None:
+    consumer.queue.update_subscription("worker", {"flow_control": {"max_messages": 100, "max_bytes": 10}})
+    for _ in range(5):
+        for key in "ab":
+            consumer.publish("four", key=key)
+        messages = intake.next_ones(10)
+        assert [message.data for message in messages] == [b"four", b"four"]
+        for message in messages:
+            message.ack()
+            intake.note_end(message)
+
+
 def lose(consumer: Consumer, intake: Intake, text: str) -> None:
     """The broker takes back a message and all behind it, and the intake is told of that one alone."""
     [lost] = [message for message in intake._held.values() if message.data == text.encode()]

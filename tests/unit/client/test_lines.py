@@ -58,6 +58,15 @@ def test_a_line_gives_out_what_free_lanes_do(steps: Steps) -> None:
     same(steps, FreeLanes(), Line())
 
 
+def test_a_key_that_is_out_stays_so_when_as_many_of_others_are_done() -> None:
+    line = KeyedLine()
+    line.put([message((0, "a")), message((1, ""))])
+    _, keyless = line.take(2)
+    line.done([keyless])
+    line.put([message((2, "a"))])
+    assert line.take(1) == []
+
+
 @given(st.permutations(["", "a", "a", "b"]))
 def test_a_key_that_is_held_waits_for_its_release(keys: list[str]) -> None:
     line = KeyedLine()
