@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qsl
 
 from inorder.broker import MessageQueue
 from inorder.client.connection import Connection
@@ -124,14 +123,8 @@ def _connect(target: str) -> Transport:
 
 def _open(target: str) -> MessageQueue:
     """A durable broker by its address: `file:./data`, with options as in `file:./data?journal=sqlite&sync=interval`."""
-    folder, query = folder_of(target)
-    options: dict[str, Any] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in ("journal", "sync", "sync_seconds"):
-            raise InvalidArgument(f"target {target!r}: unknown option {name!r}; there are journal, sync, sync_seconds")
-        if name in options:
-            raise InvalidArgument(f"target {target!r}: option {name!r} is given twice")
-        options[name] = value
+    folder, given = folder_of(target)
+    options: dict[str, Any] = {**given}
     if "sync_seconds" in options:
         try:
             options["sync_seconds"] = float(options["sync_seconds"])

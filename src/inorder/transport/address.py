@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import expanduser
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -15,6 +16,7 @@ from inorder.transport.credentials import PLAIN, Credentials, credentials_of
 
 SCHEME = "grpc:"
 OPTIONS = ("project", "timeout", "producer", *credentials.OPTIONS)
+FOLDER_OPTIONS = ("journal", "sync", "sync_seconds")
 DEFAULT_TIMEOUT_SECONDS = 60.0  # as long as a restart may take
 MAX_TIMEOUT_SECONDS = 86_400
 
@@ -48,13 +50,15 @@ class Address:
         return name if "/" in name else f"projects/{self.project}/{collection}/{name}"
 
 
-def folder_of(target: str) -> tuple[str, str]:
+def folder_of(target: str) -> tuple[str, dict[str, str]]:
     """The folder that `file:./data?sync=none` names, and its options as they stand there."""
-    folder, _, options = target.removeprefix("file:").partition("?")
+    base, _, query = target.partition("?")
+    folder = base.removeprefix("file:")
     # Of `file://data` some expect a folder here, others one of another host; it would be /data.
     if not folder or (folder.startswith("//") and not folder.startswith("///")):
         raise InvalidArgument(f"target: a folder after 'file:', as in 'file:./data' or 'file:/data', not {target!r}")
-    return expanduser(unquote(folder)), options  # no shell does so behind a colon, and nobody wants a folder "~"
+    # No shell expands a "~" behind a colon, and nobody wants a folder of that name.
+    return expanduser(unquote(folder)), _options(base, query, FOLDER_OPTIONS)
 
 
 def host_and_port(host: str, port: int) -> str:
@@ -87,13 +91,7 @@ def parse(url: str) -> Address:
         host = port = None
     if parts.scheme != "grpc" or not host or not port or parts.path.strip("/") or "@" in parts.netloc or parts.fragment:
         raise InvalidArgument(f"a server: grpc://host:port, as in grpc://127.0.0.1:8085, not {without_options(url)!r}")
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in OPTIONS:
-            raise InvalidArgument(f"{base}: unknown option {name!r}; there are {', '.join(OPTIONS)}")
-        if name in options:
-            raise InvalidArgument(f"{base}: option {name!r} is given twice")
-        options[name] = value
+    options = _options(base, query, OPTIONS)
     project = options.get("project", DEFAULT_PROJECT)
     if not _PROJECT.fullmatch(project):
         raise InvalidArgument(f"{base}: project: letters, digits and -_.: only, not {project!r}")
@@ -104,6 +102,18 @@ def parse(url: str) -> Address:
     except InvalidArgument as error:
         raise InvalidArgument(f"{base}: {error}") from None
     return Address(parts.netloc, project, _seconds(options.get("timeout")), found, producer)
+
+
+def _options(base: str, query: str, known: Sequence[str]) -> dict[str, str]:
+    """What stands behind the `?` of an address."""
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise InvalidArgument(f"{base}: unknown option {name!r}; there are {', '.join(known)}")
+        if name in options:
+            raise InvalidArgument(f"{base}: option {name!r} is given twice")
+        options[name] = value
+    return options
 
 
 def _seconds(text: str | None) -> float:

@@ -183,6 +183,7 @@ def test_a_journal_and_its_broker_show_the_same(tmp_path: Path) -> None:
         ("./data", "target: file:FOLDER or grpc://HOST:PORT, not './data'"),
         ("file:", "target: a folder after 'file:', as in 'file:./data' or 'file:/data', not 'file:'"),
         ("file://./data", "target: a folder after 'file:', as in 'file:./data' or 'file:/data', not 'file://./data'"),
+        ("file:./data?journl=sqlite", "file:./data: unknown option 'journl'; there are journal, sync, sync_seconds"),
     ],
 )
 @pytest.mark.parametrize("given", [("create", "orders"), ("list",)], ids=["create", "list"])

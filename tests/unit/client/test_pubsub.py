@@ -116,12 +116,16 @@ def test_an_unknown_target_is_refused_without_its_secrets(target: str) -> None:
     assert "SECRET" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "target", ["", "memory", "redis://localhost", 7, "file:", "file://data", "file:x?jurnal=sqlite", MessageQueue]
-)
+@pytest.mark.parametrize("target", ["", "memory", "redis://localhost", 7, "file:", "file://data", MessageQueue])
 def test_an_unknown_target_is_refused(target: Any) -> None:
     with pytest.raises(InvalidArgument, match="target"):
         PubSub(target)
+
+
+def test_an_unknown_option_of_a_target_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="unknown option 'jurnal'"):
+        PubSub(f"file:{tmp_path}/data?jurnal=sqlite")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_tilde_is_the_home_of_who_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,12 @@
-"""Addresses of servers."""
+"""Addresses of servers and of folders."""
 
 from urllib.parse import urlsplit
 
 import pytest
 
 from inorder.errors import InvalidArgument
-from inorder.transport.address import Address, host_and_port, is_address, parse, without_secrets
+from inorder.spark.addresses import check_url
+from inorder.transport.address import Address, folder_of, host_and_port, is_address, parse, without_secrets
 from inorder.transport.credentials import Credentials
 
 
@@ -74,6 +75,24 @@ def test_an_address_does_not_show_its_token() -> None:
 def test_folders_are_none() -> None:
     assert not is_address("file:./data")
     assert not is_address("./grpc")
+
+
+def test_a_folder_has_the_options_that_stand_behind_it() -> None:
+    assert folder_of("file:./data%3F?journal=sqlite&sync=none") == ("./data?", {"journal": "sqlite", "sync": "none"})
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("file:./data?journl=sqlite", "file:./data: unknown option 'journl'; there are journal, sync, sync_seconds"),
+        ("file:./data?sync=none&sync=commit", "file:./data: option 'sync' is given twice"),
+    ],
+)
+def test_an_option_of_a_folder_that_is_misspelt_is_named(target: str, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        folder_of(target)
+    with pytest.raises(InvalidArgument, match=problem):  # also by who only reads there
+        check_url(target)
 
 
 def test_names_are_plain_in_the_project_of_the_address() -> None:
