@@ -29,7 +29,7 @@ from inorder.errors import Closed, InorderError
 from inorder.forks import stays_here
 from inorder.journal import Location
 from inorder.journal.journal import Journal
-from inorder.message import ATTRIBUTES, POSITION, Batch, Record, new_epoch, numbered
+from inorder.message import POSITION, Batch, Record, new_epoch, numbered
 from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 
@@ -487,7 +487,4 @@ class Turns:
 
 
 def _takes_any(subscription: Subscription, records: Iterable[Record], refused: Collection[int]) -> bool:
-    matches = subscription.matches
-    return any(
-        record[POSITION] not in refused and (matches is None or matches(record[ATTRIBUTES] or {})) for record in records
-    )
+    return any(record[POSITION] not in refused and subscription.wants(record) for record in records)

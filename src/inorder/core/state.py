@@ -373,9 +373,13 @@ class State:
     def _without_audience(self, published: Published) -> list[str]:
         _, name, records, *_ = published
         topic = self.topics[name]
-        if topic.subscriptions or topic.retention_us:
+        if topic.retention_us:
             return []
-        return [f"dead-letter topic {name!r} has no subscription: nobody keeps {len(records)} message(s)"]
+        unwanted = [record for record in records if not any(one.wants(record) for one in topic.subscriptions)]
+        if not unwanted:
+            return []
+        audience = "subscription whose filter they match" if topic.subscriptions else "subscription"
+        return [f"dead-letter topic {name!r} has no {audience}: nobody keeps {len(unwanted)} message(s)"]
 
     # -- keys and replay ---------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class Subscription:
         self.ordered = options.enable_message_ordering
         self.windowed = self.ordered and options.max_outstanding_per_key > 1
         self._plain = self._is_plain()
-        self._unread.matches = self._matches if self.matches else None
+        self._unread.matches = self.wants if self.matches else None
         self._unread.look()
         self.ack_deadline_us = round(options.ack_deadline_seconds * MICROSECONDS)
         self.leases.last(self.ack_deadline_us)
@@ -194,12 +194,12 @@ class Subscription:
 
         `coming` was published before and is not visible yet: it needs its room all the same.
         """
-        ahead = [record for record in coming if record[POSITION] >= self.cursor and self._matches(record)]
+        ahead = [record for record in coming if record[POSITION] >= self.cursor and self.wants(record)]
         messages_left = self.max_messages - self.backlog_messages - len(ahead)
         bytes_left = self.max_bytes - self.backlog_bytes - sum(map(_size, ahead))
         refused: set[int] = set()
         for record in records:
-            if self.matches is not None and not self._matches(record):
+            if self.matches is not None and not self.wants(record):
                 continue
             if messages_left < 1 or bytes_left < record[SIZE]:
                 refused.add(record[POSITION])
@@ -240,7 +240,7 @@ class Subscription:
             self._plain = False
             return ()
         unread.pass_by(records[-1][POSITION])
-        return [record for record in records if self._matches(record)]
+        return [record for record in records if self.wants(record)]
 
     def _enough_waits(self) -> bool:
         """Whether what comes is left in the log: there are as many here, or as many bytes, as memory is for."""
@@ -249,7 +249,8 @@ class Subscription:
     def _is_enough(self, count: int, size: int) -> bool:
         return self._read_ahead is not None and (count >= self._read_ahead or size >= HOT_BYTES)
 
-    def _matches(self, record: Record) -> bool:
+    def wants(self, record: Record) -> bool:
+        """Whether it matches the filter, if there is one."""
         return self.matches is None or self.matches(record[ATTRIBUTES] or {})
 
     def absorb_some(self, records: Sequence[Record], refused: frozenset[int], *, told: bool) -> bool:
@@ -756,7 +757,7 @@ class Subscription:
             self._go_on_from(ledger)
             return
         kept = self._log.history.read(replay_from, self._log.visible)
-        records = {record[POSITION]: record for record in kept if self.matches is None or self._matches(record)}
+        records = {record[POSITION]: record for record in kept if self.matches is None or self.wants(record)}
         records.update((r[POSITION], r) for r in self._unacked() if not isinstance(r[DATA], Gap))
         self._start_over([record for place, record in sorted(records.items()) if place >= position])
         self._unread.move_to(max(position, self._log.visible))
@@ -769,7 +770,7 @@ class Subscription:
             self._start_over([])
             self._go_on_from(ledger)
             return
-        self._start_over([record for record in snapshot.records if self._matches(record)])
+        self._start_over([record for record in snapshot.records if self.wants(record)])
         self._unread.move_to(self._log.visible)
 
     def done(self) -> Ranges:
@@ -782,7 +783,7 @@ class Subscription:
         position, end = done.end_at(0), self._log.visible
         unwanted: list[int] = []
         while records := self._log.history.read(position, end):
-            unwanted += [record[POSITION] for record in records if not self._matches(record)]
+            unwanted += [record[POSITION] for record in records if not self.wants(record)]
             position = records[-1][POSITION] + 1
         return done.union(runs(unwanted))
 

@@ -128,6 +128,22 @@ def test_dead_letters_that_nobody_keeps_are_told(retention: int | None, caplog: 
     assert ("has no subscription" in caplog.text) == (retention is None)
 
 
+def test_dead_letters_that_every_subscription_filters_out_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_topic("dead")
+    queue.register_subscription("european", "dead", {"filter": 'attributes.region = "eu"'})
+    queue.register_subscription("large", "dead", {"filter": "attributes:large"})
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+    queue.register_subscription("worker", "orders", {"dead_letter_policy": policy})
+    queue.publish("orders", [Message(b"a", {"region": "eu"}), Message(b"b", {"large": "1"})])
+    queue.nack(queue.pull("worker", 2))
+    assert not caplog.text
+    queue.publish("orders", [Message(b"c", {"region": "us"}), Message(b"d", {"region": "eu"})])
+    queue.nack(queue.pull("worker", 2))
+    assert "'dead' has no subscription whose filter they match: nobody keeps 1 message(s)" in caplog.text
+
+
 def test_what_a_consumer_has_no_room_for_is_not_starved_without_flow_control_either() -> None:
     queue = MessageQueue(clock=(clock := ManualClock()))
     queue.register_topic("orders")
