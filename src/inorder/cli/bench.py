@@ -20,6 +20,7 @@ from inorder.cli.verbs import Verbs, add_verb
 from inorder.client.topic import Topic
 from inorder.errors import InorderError, InvalidArgument
 from inorder.message import Message
+from inorder.options import MAX_MESSAGE_BYTES
 from inorder.testing.history import Anomalies, History, anomalies
 
 _MAX_SECONDS: Final = 60  # every message is remembered, to be judged at the end
@@ -64,6 +65,8 @@ def _bench(given: argparse.Namespace) -> int:
     for name in ("publishers", "keys", "size", "batch", "window"):
         if getattr(given, name) < 1:
             raise InvalidArgument(f"--{name}: at least 1, not {getattr(given, name)}")
+    if given.size > MAX_MESSAGE_BYTES:  # before somebody makes one of them
+        raise InvalidArgument(f"--size: up to {MAX_MESSAGE_BYTES}, not {given.size}")
     if not 0 < given.seconds <= _MAX_SECONDS:
         raise InvalidArgument(f"--seconds: above 0, up to {_MAX_SECONDS}, not {given.seconds:g}")
     if given.keys < given.publishers:

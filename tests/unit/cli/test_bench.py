@@ -32,6 +32,7 @@ def test_the_verdict_is_printed(inorder: Program) -> None:
     [
         (("--keys", 1), "--keys: at least one for each of 2 publishers, not 1"),
         (("--size", 0), "--size: at least 1, not 0"),
+        (("--size", 10**15), "--size: up to 10000000, not 1000000000000000"),
         (("--seconds", 0), "--seconds: above 0, up to 60, not 0"),
         (("--seconds", "nan"), "--seconds: above 0, up to 60, not nan"),
     ],
