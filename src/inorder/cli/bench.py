@@ -65,8 +65,9 @@ def _bench(given: argparse.Namespace) -> int:
     for name in ("publishers", "keys", "size", "batch", "window"):
         if getattr(given, name) < 1:
             raise InvalidArgument(f"--{name}: at least 1, not {getattr(given, name)}")
-    if given.size > MAX_MESSAGE_BYTES:  # before somebody makes one of them
-        raise InvalidArgument(f"--size: up to {MAX_MESSAGE_BYTES}, not {given.size}")
+    most = MAX_MESSAGE_BYTES - len(_key(given.keys - 1))
+    if given.size > most:  # before somebody makes one of them
+        raise InvalidArgument(f"--size: up to {most}, as a key belongs to a message as well, not {given.size}")
     if not 0 < given.seconds <= _MAX_SECONDS:
         raise InvalidArgument(f"--seconds: above 0, up to {_MAX_SECONDS}, not {given.seconds:g}")
     if given.keys < given.publishers:
@@ -89,6 +90,10 @@ def _bench(given: argparse.Namespace) -> int:
     found = anomalies(load.history)
     _tell(given, load, found)
     return NO if found else DONE
+
+
+def _key(number: int) -> str:
+    return f"key-{number}"
 
 
 class _Load:
@@ -141,7 +146,7 @@ class _Load:
 
     def _publisher(self, number: int) -> None:
         """One publisher writes to a key, so that its order is known."""
-        keys = [f"key-{key}" for key in range(number, self._given.keys, self._given.publishers)]
+        keys = [_key(key) for key in range(number, self._given.keys, self._given.publishers)]
         count = 0
         try:
             while monotonic() < self._end and not self._errors:

@@ -440,7 +440,8 @@ class Intake:
 
     def _end(self, ended: list[Message], leases: list[int]) -> None:
         """Their handlers have ended: keys go on, except where an answer is still to come."""
-        _taken_from(self._out, leases)
+        gone = _taken_from(self._out, leases)
+        assert len(gone) == len(leases), "a message has ended twice, or was not given out"
         if self.doubts:
             self.doubts.difference_update(leases)
         if self._nacking or self._out_before or (self._held and not self._held.keys().isdisjoint(leases)):

@@ -112,7 +112,8 @@ class KeyedLine(Line):
                     behind[key] = None
                 ready.append(message)
             elif (waiting := behind[key]) is None:
-                behind[key] = deque((message,))
+                behind[key] = waiting = deque()
+                waiting.append(message)
             else:
                 waiting.append(message)
 

@@ -464,11 +464,6 @@ class Publisher:
         all_of_it = keys.issuperset(self._collected.keys)  # as of a key that is busy
         return (self._collected, Collected.nothing()) if all_of_it else self._collected.split(keys)
 
-    def _leave(self, messages: int, size: int) -> None:
-        """So many are neither collected nor under way any more."""
-        self._messages -= messages
-        self._bytes -= size
-
     def _set_timer(self) -> None:
         """When its time comes, all that is collected goes, so that no message waits longer than it may."""
         due_us = self._transport.clock.now_us() + round(self._batching.max_milliseconds * 1000)
@@ -669,7 +664,8 @@ class Publisher:
         by_key = collected.by_key()
         for key in keys:
             for batch in (*self._behind.pop(key, ()), by_key.get(key, Collected.nothing())):
-                self._leave(len(batch.keys), sum(batch.sizes))
+                self._messages -= len(batch.keys)
+                self._bytes -= sum(batch.sizes)
                 self._fail_later(batch.answers, KeyPaused(key))
         for waiting in self._waiting:
             if (key := waiting.entry[0]) in keys:

@@ -55,7 +55,8 @@ class Lanes(Generic[Item]):
         elif not key:
             self._ready.append(record)
         elif (waiting := behind[key]) is None:
-            behind[key] = deque((record,))
+            behind[key] = waiting = deque()
+            waiting.append(record)
         else:
             waiting.append(record)
 

@@ -69,7 +69,6 @@ class Leases:
         if first == self._base and not self._old:  # nothing else is out: what is left would only take memory
             self._spans.clear()
             self._granted.clear()
-            self._own_deadline.clear()
         deadline_us = _rounded_up(now_us + self._lasting_us)
         self._open = [deadline_us, first, OPEN]
         self._open_until_us = deadline_us - self._lasting_us
@@ -164,6 +163,7 @@ class Leases:
         if count == len(recent) and not self._old:
             recent.clear()
             self._base += count
+            self._own_deadline.clear()
         else:
             self._end_some(leases)
 

@@ -373,7 +373,7 @@ class State:
     def _without_audience(self, published: Published) -> list[str]:
         _, name, records, *_ = published
         topic = self.topics[name]
-        if topic.retention_us:
+        if topic.retention_us or topic.snapshots:
             return []
         unwanted = [record for record in records if not any(one.wants(record) for one in topic.subscriptions)]
         if not unwanted:

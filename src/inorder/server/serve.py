@@ -57,6 +57,7 @@ from inorder.transport.address import host_and_port
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 2.0  # for calls that are being answered, and then for streams that are ending
+GOODBYE_SECONDS = 0.01  # for gRPC to tell clients that their connections end
 LOOK_SECONDS = 0.5  # between two looks whether the broker still works
 
 Handlers: TypeAlias = Mapping[str, Any]  # of a service, for gRPC: each call by its name
@@ -317,10 +318,12 @@ class Server:
         closing = [asyncio.create_task(server.stop(STOP_SECONDS)) for server in self._grpc]
         # A client whose stream ends opens another one at once. It has to hear before that its connection ends, too:
         # what still comes through that one gRPC cancels, and clients do not repeat what was cancelled.
-        await asyncio.sleep(0)  # in which each server tells its clients
-        self._desks.stop()
-        self._extensions.stop()
-        self._health.close()
+        try:
+            await asyncio.sleep(GOODBYE_SECONDS)
+        finally:
+            self._desks.stop()
+            self._extensions.stop()
+            self._health.close()
         await asyncio.gather(*closing)
         for tunnel in self._tunnels:
             await tunnel.close()

@@ -32,7 +32,8 @@ def test_the_verdict_is_printed(inorder: Program) -> None:
     [
         (("--keys", 1), "--keys: at least one for each of 2 publishers, not 1"),
         (("--size", 0), "--size: at least 1, not 0"),
-        (("--size", 10**15), "--size: up to 10000000, not 1000000000000000"),
+        (("--size", 10**15), "--size: up to 9999994, as a key belongs to a message as well, not 1000000000000000"),
+        (("--size", 9_999_995), "--size: up to 9999994, as a key belongs to a message as well, not 9999995"),
         (("--seconds", 0), "--seconds: above 0, up to 60, not 0"),
         (("--seconds", "nan"), "--seconds: above 0, up to 60, not nan"),
     ],

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inorder import Message
@@ -49,6 +49,7 @@ def same(steps: Steps, lanes: Lanes[tuple[int, str]], line: Line) -> None:
 
 
 @given(steps)
+@example([["a", "a"], 1, 2])
 def test_a_keyed_line_gives_out_what_lanes_do(steps: Steps) -> None:
     same(steps, Lanes(), KeyedLine())
 

@@ -101,8 +101,20 @@ def test_spans_of_leases_that_have_ended_are_forgotten() -> None:
         leases.end(granted)
     assert len(leases._spans) <= 2
     assert len(leases._granted) == 1
-    assert len(leases._own_deadline) == 1
+    assert not leases._own_deadline
     assert leases.next_deadline_us() is None
+
+
+def test_deadlines_of_leases_that_have_ended_are_forgotten_though_another_is_always_out() -> None:
+    leases = Leases()
+    leases.last(10_000_000)
+    out: list[int] = []
+    for position in range(100):
+        now_us = 1_000 * position
+        leases.end([*out, *leases.grant([record(position)], now_us)])
+        out = [*leases.grant([record(position)], now_us)]
+        leases.extend(out, now_us + 20_000_000)
+    assert [*leases._own_deadline] == out
 
 
 def test_leases_that_stay_out_while_thousands_come_and_go_are_still_those_of_their_records() -> None:

@@ -144,6 +144,22 @@ def test_dead_letters_that_every_subscription_filters_out_are_told(caplog: pytes
     assert "'dead' has no subscription whose filter they match: nobody keeps 1 message(s)" in caplog.text
 
 
+def test_dead_letters_that_a_snapshot_keeps_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    queue = MessageQueue(clock=ManualClock())
+    queue.register_topic("orders")
+    queue.register_topic("dead")
+    queue.register_subscription("european", "dead", {"filter": 'attributes.region = "eu"'})
+    queue.create_snapshot("before", "european")
+    policy = {"dead_letter_topic": "dead", "max_delivery_attempts": 1}
+    queue.register_subscription("worker", "orders", {"dead_letter_policy": policy})
+    queue.publish("orders", [Message(b"a")])
+    queue.nack(queue.pull("worker", 1))
+    assert not caplog.text
+    queue.register_subscription("all", "dead")
+    queue.seek("all", snapshot="before")
+    assert [message.data for message in queue.pull("all", 1)] == [b"a"]
+
+
 def test_what_a_consumer_has_no_room_for_is_not_starved_without_flow_control_either() -> None:
     queue = MessageQueue(clock=(clock := ManualClock()))
     queue.register_topic("orders")
