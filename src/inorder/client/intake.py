@@ -499,7 +499,7 @@ class Intake:
         for key in keys.values():
             self._line.fail(key)
 
-    def _after_nacks(self, leases: Iterable[int]) -> None:
+    def _after_nacks(self, leases: Collection[int]) -> None:
         """With a message that failed, the broker takes back what is out behind it: let that go, then go on."""
         with self._taking:  # what was out behind may have come, and wait to be taken
             self._hold_taken(*self._deliveries.take(0, 0, False, self, 0))
@@ -509,13 +509,20 @@ class Intake:
 
         def go_on(_: object) -> None:
             with self._lock:
-                for lease in leases:
-                    self._nacking.pop(lease, None)
-                    if message := self._left.pop(lease, None):
-                        self._pass_on(message)
-                for key in keys.difference(self._nacking.values()):
-                    self._line.go_on(key)
-            self._wake()
+                # All of them now: one by one each would make it ask for all others.
+                lost = [message._lease for key in keys for message in self._line.lose(key, self._held)]
+                self.doubts.difference_update(lost)
+                if not lost:
+                    for lease in leases:
+                        self._nacking.pop(lease, None)
+                        if message := self._left.pop(lease, None):
+                            self._pass_on(message)
+                    for key in keys.difference(self._nacking.values()):
+                        self._line.go_on(key)
+            if lost:  # perhaps by our own clock, and the broker still has them out, with others behind them
+                self._release(lost).add_done_callback(lambda _: self._after_nacks(leases))
+            else:
+                self._wake()
 
         self._keep_leases(behind).add_done_callback(go_on)
 

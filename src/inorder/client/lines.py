@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import chain, repeat
 
 from inorder.message import KEY, Message
@@ -50,8 +50,12 @@ class Line:
     def fail(self, key: str) -> None:
         """A message of `key` has failed, and the broker is about to take back what is out behind it."""
 
+    def lose(self, key: str, held: Container[int]) -> list[Message]:
+        """It has: of what waits of `key`, take out all whose leases are not held any more."""
+        return []
+
     def go_on(self, key: str) -> None:
-        """It has."""
+        """Messages of a key that had failed have their turn again."""
 
     def messages(self) -> Iterator[Message]:
         """Everything that is not out."""
@@ -82,6 +86,9 @@ class WindowLine(Line):
 
     def waiting(self, key: str) -> Sequence[Message]:
         return self._behind.get(key, ())
+
+    def lose(self, key: str, held: Container[int]) -> list[Message]:
+        return _lost(self._behind.get(key), held)
 
     def messages(self) -> Iterator[Message]:
         yield from self._ready
@@ -141,6 +148,21 @@ class KeyedLine(Line):
     def waiting(self, key: str) -> Sequence[Message]:
         return self._behind.get(key) or ()
 
+    def lose(self, key: str, held: Container[int]) -> list[Message]:
+        return _lost(self._behind.get(key), held)
+
     def messages(self) -> Iterator[Message]:
         yield from self._ready
         yield from chain.from_iterable(filter(None, self._behind.values()))
+
+
+def _lost(waiting: list[Message] | deque[Message] | None, held: Container[int]) -> list[Message]:
+    if not waiting:
+        return []
+    ours: list[Message] = []
+    lost: list[Message] = []
+    for message in waiting:
+        (ours if message._lease in held else lost).append(message)
+    waiting.clear()
+    waiting.extend(ours)
+    return lost

@@ -167,6 +167,51 @@ def test_what_comes_while_a_nack_is_on_its_way_is_taken_back_with_the_rest(consu
     assert received == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("one_per_key", [True, False])
+def test_what_was_taken_back_with_a_nack_is_let_go_in_one_go(one_per_key: bool) -> None:
+    """One by one, each of a window of thousands would ask the broker for all the others."""
+    consumer = Consumer(one_per_key=one_per_key)
+    intake = consumer.intake
+    assert intake is not None
+    consumer.publish(*"0123456789")
+    first = consumer.next()
+    consumer.calls.clear()
+    first.nack()
+    intake.finished(first)
+    assert [*intake._line.messages()] == []
+    assert not intake.doubts
+    received = []
+    while (message := intake.next()) is not None:
+        received.append(message.data)
+        message.ack()
+        intake.finished(message)
+    assert b"".join(received) == b"0123456789"
+    assert consumer.calls.count("extend") == 1
+    assert consumer.calls.count("release") == 1
+
+
+def test_what_was_lost_by_our_own_clock_goes_back_to_the_broker_that_has_it_out(
+    consumer: Consumer, intake: Intake
+) -> None:
+    """Two deliveries of one message, the first over, and both held up for longer than their leases."""
+    consumer.publish("1", "2")
+    intake._take(1)
+    consumer.queue.nack([message.ack_id for message in intake._line.messages()][:1])
+    intake._take(1, ahead=True)
+    waiting = [*intake._line.messages()]
+    assert [message.data for message in waiting] == [b"1", b"2", b"1", b"2"]
+    intake._sure_until_us = 0
+    for message in waiting:
+        message._until_us = 0
+    again = [consumer.next()]
+    again[0].ack()
+    intake.finished(again[0])
+    again.append(consumer.next())
+    assert [message.data for message in again] == [b"1", b"2"]
+    assert not {message._lease for message in again} & {message._lease for message in waiting}
+    assert not intake.doubts
+
+
 def test_what_comes_while_it_is_stopped_goes_back(consumer: Consumer, intake: Intake) -> None:
     consumer.publish("1", "2")
     consumer.on_call = lambda name: intake.stop() if name == "taken" else None
