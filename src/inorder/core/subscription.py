@@ -190,7 +190,7 @@ class Subscription:
     # -- what comes in -----------------------------------------------------------------------------
 
     def decide_room(self, records: Sequence[Record], coming: Sequence[Record] = ()) -> frozenset[int]:
-        """The positions that do not fit any more; the first of a batch come first.
+        """The positions that do not fit, as if they came one by one.
 
         `coming` was published before and is not visible yet: it needs its room all the same.
         """
@@ -203,9 +203,9 @@ class Subscription:
                 continue
             if messages_left < 1 or bytes_left < record[SIZE]:
                 refused.add(record[POSITION])
-            # One that does not fit counts as well, so that none behind it does: one that fits would hide the hole.
-            messages_left -= 1
-            bytes_left -= record[SIZE]
+            else:
+                messages_left -= 1
+                bytes_left -= record[SIZE]
         return frozenset(refused)
 
     def absorb(self, records: Sequence[Record], size: int) -> bool:

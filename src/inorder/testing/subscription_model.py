@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from math import inf
 
 from inorder.clock import MICROSECONDS
 from inorder.errors import KeyNotBlocked
@@ -152,17 +153,19 @@ class SubscriptionModel:
     # -- what comes in -----------------------------------------------------------------------------
 
     def refused(self, batch: Iterable[Stored]) -> list[Stored]:
-        """Those that find no room: the first that does not fit, and all behind it."""
-        limits = self.limits
+        """Those that find no room, as if they came one by one."""
+        most = inf if self.limits.max_messages is None else self.limits.max_messages
+        most_bytes = inf if self.limits.max_bytes is None else self.limits.max_bytes
         count, size = self.backlog()
-        wanted = [stored for stored in batch if self.matches(stored.attributes)]
-        for index, stored in enumerate(wanted):
-            count, size = count + 1, size + stored.size
-            if (limits.max_messages is not None and count > limits.max_messages) or (
-                limits.max_bytes is not None and size > limits.max_bytes
-            ):
-                return wanted[index:]
-        return []
+        refused: list[Stored] = []
+        for stored in batch:
+            if not self.matches(stored.attributes):
+                continue
+            if count + 1 > most or size + stored.size > most_bytes:
+                refused.append(stored)
+            else:
+                count, size = count + 1, size + stored.size
+        return refused
 
     def accept(self, batch: Iterable[Stored], now_us: int) -> None:
         batch = list(batch)

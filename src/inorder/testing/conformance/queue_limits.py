@@ -10,7 +10,7 @@ import pytest
 
 from inorder.broker import MessageQueue
 from inorder.errors import Closed, QueueFull, TopicNotFound
-from inorder.message import Message, batch_of
+from inorder.message import Gap, Message, batch_of
 from inorder.testing.conformance.case import PATIENCE_SECONDS, QueueCase, gaps, texts, waits
 
 DAY_SECONDS = 86_400
@@ -217,6 +217,15 @@ class QueueCapacity(QueueCase):
         assert self.consume() == ["aaaa", "bbbb"]
         self.publish("cccc")
         assert self.consume() == ["cccc"]
+
+    def test_one_that_does_not_fit_takes_no_other_of_its_batch_with_it(self) -> None:
+        """message-queue BR-022: what finds no room is missed, and nothing else, however it is published."""
+        self.limit(max_bytes=100, ordered=True)
+        self.publish_by_letter("a" * 200, "a2", "b1")
+        consumed = self.consume_with_gaps()
+        assert [each for each in consumed if not isinstance(each, Gap)] == ["b1", "a2"]
+        assert [(gap.first_position, gap.count) for gap in gaps(consumed)] == [(0, 1)]
+        assert self.queue.metrics("worker").counters.dropped == 1
 
     def test_what_is_out_still_fills_its_subscription(self) -> None:
         """message-queue BR-022"""
