@@ -1,14 +1,16 @@
 """`inorder bench`: figures, a verdict, and nothing left behind."""
 
 from itertools import count
+from threading import Event
 
 import pytest
 
 from inorder.cli import bench
+from inorder.message import Message
 
 from .conftest import Program
 
-QUICK = ("bench", "--seconds", 0.1, "--publishers", 2, "--keys", 4, "--size", 50, "--batch", 10)
+QUICK = ("bench", "--seconds", 0.2, "--publishers", 2, "--keys", 4, "--size", 50, "--batch", 10)
 
 
 def test_a_load_is_measured_and_judged(inorder: Program) -> None:
@@ -44,9 +46,21 @@ def test_a_load_that_cannot_be_is_refused(inorder: Program, given: tuple[object,
 
 def test_no_more_is_published_than_the_window_has_room_for(inorder: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = count()
+    over = Event()
+    publisher, handle = bench._Load._publisher, bench._Load.handle
+
+    def publish_to_the_end(load: bench._Load, number: int) -> None:
+        publisher(load, number)
+        over.set()
+
+    def handle_after_the_end(load: bench._Load, message: Message) -> None:
+        over.wait()
+        handle(load, message)
+
     monkeypatch.setattr(bench, "monotonic", lambda: next(ticks) / 100)  # however busy the machine is
     monkeypatch.setattr(bench, "_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(bench, "_PATIENCE_SECONDS", 0)
-    monkeypatch.setattr(bench._Load, "handle", lambda load, message: message.ack())  # and it never counts as handled
+    monkeypatch.setattr(bench._Load, "_publisher", publish_to_the_end)
+    monkeypatch.setattr(bench._Load, "handle", handle_after_the_end)
     [found] = inorder.json(*QUICK, "--seconds", 1, "--publishers", 1, "--window", 25)
     assert found["published"] == 30, "three requests of ten: the third when there was room for some"
+    assert found["handled"] == 30
