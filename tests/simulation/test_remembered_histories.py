@@ -61,6 +61,21 @@ def book_of(state: State, now_us: int) -> Book:
     return state.book().at(now_us)
 
 
+def tell_together(ledger: Ledger) -> None:
+    """Whether one gap record tells what of a key is gone, or two in a row do, is a matter of when they were made."""
+    heads: dict[str, int] = {}
+    for position, lost in sorted(ledger.lost.items()):
+        head = heads.setdefault(lost.key, position)
+        before = ledger.lost[head]
+        if head == position or before.reason != lost.reason:
+            heads[lost.key] = position
+            continue
+        messages = before.messages + lost.messages
+        ledger.lost[head] = before._replace(last=lost.last, messages=messages)
+        ledger.done = ledger.done.union([(position, position + 1)])
+        del ledger.lost[position]
+
+
 class RememberingMachine(BrokerMachine):
     """Keeps books of all that happens, and after every step brings the broker back from them."""
 
@@ -142,8 +157,9 @@ class RememberingMachine(BrokerMachine):
         assert self.untold(reborn) == self.untold(state)
         assert again.topics == before.topics
         for name, ledger in before.subscriptions.items():
-            self.forget_outdated(ledger, now_us)
-            self.forget_outdated(again.subscriptions[name], now_us)
+            for one in (ledger, again.subscriptions[name]):
+                self.forget_outdated(one, now_us)
+                tell_together(one)
             for field in ("options", "detached", "done", "gaps", "lost", "failures", "holds", "waits"):
                 assert getattr(again.subscriptions[name], field) == getattr(ledger, field), (name, field)
         assert again == before
