@@ -71,7 +71,8 @@ soak: $(READY) ## Search long for an order of events that breaks a promise (KILL
 	    PUBLISHING_SEEDS=$(PUBLISHING_SEEDS) \
 	    $(BIN)/pytest --quiet --timeout=0 tests/simulation
 	@KILLS=$(KILLS) $(BIN)/pytest --quiet --timeout=0 tests/integration
-	@SPARK_KILLS=$(SPARK_KILLS) $(BIN)/pytest --quiet --timeout=0 tests/spark/test_killed_drivers.py
+	@SPARK_KILLS=$(SPARK_KILLS) DECLARATIVE_RUNS=3 FETCH_LAKES=1 $(BIN)/pytest --quiet --timeout=0 \
+	    tests/spark/test_killed_drivers.py tests/spark/test_declarative.py tests/spark/test_lake_tables.py
 	@HYPOTHESIS_PROFILE=soak FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/pytest --quiet --timeout=0 tests/server/test_wire.py
 
 clean: ## Remove the environment and all that was generated

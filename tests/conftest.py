@@ -1,5 +1,6 @@
 """How hard generated tests search (HYPOTHESIS_PROFILE names the profile, "default" or "soak"), and what tests share."""
 
+import gc
 import os
 import re
 import subprocess
@@ -18,7 +19,7 @@ from .spark.java_classes import SHORT_LIVED
 
 # Examples take turns and leases, not microseconds: a deadline per example would only measure the machine.
 # `make test` searches the same histories every time, so that it fails for what was changed; `make soak` looks for more.
-settings.register_profile("default", max_examples=50, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("default", max_examples=30, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("soak", max_examples=5_000, deadline=None, derandomize=False, print_blob=True)
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -37,6 +38,12 @@ SHARED_SPARK = re.compile(r"tests/spark/")
 OWN_SPARK = re.compile(
     r"tests/spark/test_(connect|declarative|killed_drivers|lake_tables)\.py|whole_story|\[(spark|audit)\.md\]"
 )
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are there to stay: no collection of garbage needs to look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,7 +23,7 @@ from inorder.testing.history import History, anomalies
 from .victim import SCRATCH, SUBSCRIPTIONS, TOPIC, opened
 
 VICTIM = Path(__file__).parent / "victim.py"
-KILLS = int(os.environ.get("KILLS", "40"))
+KILLS = int(os.environ.get("KILLS", "20"))
 
 
 class Promises:

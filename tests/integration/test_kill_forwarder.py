@@ -14,7 +14,7 @@ from .test_grpc_faults import wait_until
 from .test_serve import serving
 
 VICTIM = Path(__file__).parent / "forwarding_victim.py"
-KILLS = min(int(os.environ.get("KILLS", "8")), 100)
+KILLS = min(int(os.environ.get("KILLS", "5")), 100)
 MESSAGES = 3_000
 KEYS = 7
 

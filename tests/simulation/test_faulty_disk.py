@@ -27,7 +27,7 @@ from inorder.testing.faults import Faults, FaultyDisk, PowerCut
 
 from .durable_machine import abandon, write_at_once
 
-SEEDS = int(os.environ.get("DISK_SEEDS", "600"))
+SEEDS = int(os.environ.get("DISK_SEEDS", "300"))
 LIVES = 3
 KEYS = ("a", "b", "c", None)
 FREE = {"ack_deadline_seconds": 600, "retry_policy": {"minimum_backoff": 1, "maximum_backoff": 2}}

@@ -20,7 +20,7 @@ from inorder.testing.history import Anomalies, anomalies
 
 from .partition_world import World
 
-SEEDS = int(os.environ.get("PARTITION_SEEDS", "8"))
+SEEDS = int(os.environ.get("PARTITION_SEEDS", "5"))
 STEPS = 600
 ENOUGH = 60  # seeds, in which a planted bug must show
 

@@ -30,7 +30,7 @@ from inorder.testing.faults import FaultyDisk
 
 from .durable_machine import write_at_once
 
-SEEDS = int(os.environ.get("DISK_SEEDS", "600")) // 100
+SEEDS = int(os.environ.get("DISK_SEEDS", "300")) // 50
 STEPS = 60
 PLAIN_CHANGES = ("make", "make", "delete", "update", "seek", "resume", "skip", "topic")
 WORKER = {

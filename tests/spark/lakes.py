@@ -1,4 +1,4 @@
-"""Delta and Iceberg for tests: their jars, fetched by `mvn` once, and a PySpark that they are made for.
+"""Delta and Iceberg for tests: their jars and a PySpark that they are made for, which `make soak` fetches, by `mvn`.
 
 No release of either works with Spark 4.3.0 yet. Delta 4.4.0 for Spark 4.2 fails to read a table (NoSuchMethodError:
 LogicalRDD.<init>), Iceberg 1.12.0 for Spark 4.1 cannot load its catalog (IncompatibleClassChangeError: View is not an
@@ -53,6 +53,7 @@ def run(folder: Path) -> dict[str, Any]:
 def jars(format: str) -> list[Path]:
     folder = CACHE / f"{format}-{JARS[format][0].rpartition(':')[2]}"
     if not folder.exists():
+        skip_unless_fetched(JARS[format][0])
         if shutil.which("mvn") is None:
             pytest.skip(f"no mvn on this machine to fetch {JARS[format][0]}")
         unfinished = fresh(folder)
@@ -67,11 +68,18 @@ def jars(format: str) -> list[Path]:
 def pyspark_folder() -> Path:
     folder = CACHE / f"pyspark-{PYSPARK}"
     if not folder.exists():
+        skip_unless_fetched(f"PySpark {PYSPARK}")
         unfinished = fresh(folder)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(unfinished)]
         fetch([*pip, f"pyspark=={PYSPARK}"], f"pyspark {PYSPARK}")
         unfinished.rename(folder)
     return folder
+
+
+def skip_unless_fetched(what: str) -> None:
+    """Half a gigabyte, and minutes to unpack it: not with every test of a new machine."""
+    if "FETCH_LAKES" not in os.environ:
+        pytest.skip(f"{what} is not on this machine; `make soak` fetches it, and so does FETCH_LAKES=1")
 
 
 def fresh(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The example of a declarative pipeline, as a user runs it: a process of its own."""
+"""The example of a declarative pipeline, as a user runs it: a process of its own, DECLARATIVE_RUNS times."""
 
 import os
 import shutil
@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "declarative"
+RUNS = int(os.environ.get("DECLARATIVE_RUNS", "1"))  # each starts Spark
 
 
 def rows(table: Path) -> list[dict[str, Any]]:
     return [row for file in sorted(table.glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
 
 
-@pytest.mark.timeout(900)  # it starts Spark twice; a minute on two quiet cores
+@pytest.mark.timeout(600 * RUNS)  # half a minute on two quiet cores
 def test_a_topic_and_its_events_in_order_are_streaming_tables(tmp_path: Path) -> None:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("no Java on this machine, and Spark needs 17 or later")
@@ -28,7 +29,8 @@ def test_a_topic_and_its_events_in_order_are_streaming_tables(tmp_path: Path) ->
     spec = copy / "spark-pipeline.yml"
     spec.write_text(spec.read_text().replace("/tmp/inorder-declarative", str(tmp_path / "storage")))
     environment = {**os.environ, "SPARK_TESTING": "1"}  # so that its server takes any port that is free
-    for folder in (tmp_path / "first", tmp_path / "second"):  # where there are checkpoints of the first by then
+    for number in range(RUNS):  # from the second on there are checkpoints of the one before
+        folder = tmp_path / f"run-{number}"
         folder.mkdir()
         ran = subprocess.run(
             [sys.executable, copy / "run.py"], cwd=folder, env=environment, capture_output=True, text=True

@@ -23,7 +23,7 @@ from inorder import Message
 from inorder.broker import MessageQueue
 
 PIPELINE = Path(__file__).parent / "pipeline_process.py"
-KILLS = int(os.environ.get("SPARK_KILLS", "2"))
+KILLS = int(os.environ.get("SPARK_KILLS", "1"))
 KEYS = 30
 
 pytestmark = [

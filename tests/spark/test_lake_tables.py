@@ -19,7 +19,7 @@ def all_told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return lakes.run(tmp_path_factory.mktemp("lakes"))
 
 
-@pytest.mark.timeout(1200)  # the first time it fetches jars and a PySpark; later it takes a minute
+@pytest.mark.timeout(1200)  # it may have to fetch jars and a PySpark; later it takes a minute
 @pytest.mark.parametrize("format", SINKS)
 def test_tables_hold_the_newest_rows_and_all_there_were(all_told: dict[str, Any], format: str) -> None:
     told = all_told[format]

@@ -879,7 +879,7 @@ class LooksAtEach(Publisher):
     in_order=st.booleans(),
     few=st.sampled_from([0, 2, FEW]),
 )
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_what_is_collected_without_a_look_is_sent_as_if_each_had_been_looked_at(
     steps: list[tuple[Any, ...]], batching: Batching, flow: FlowControl, in_order: bool, few: int
 ) -> None:

@@ -46,7 +46,7 @@ from inorder.transport.embedded import EmbeddedTransport
 
 from ..interrupts import is_interrupted
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 def wait_until(true: Callable[[], Any]) -> None:

@@ -12,7 +12,7 @@ from inorder.consumers import Queue, SqliteStore
 from inorder.consumers.queues import STANDARD_RETRY
 from inorder.errors import FailedPrecondition, InvalidArgument
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 @pytest.fixture

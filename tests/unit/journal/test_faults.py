@@ -14,7 +14,7 @@ from inorder.errors import InvalidArgument, JournalDamaged, JournalFailed
 from inorder.journal.segments import SegmentStore
 from inorder.testing.faults import Faults, FaultyDisk, PowerCut
 
-SEEDS = 3000
+SEEDS = 1500
 LIVES = 4
 
 
