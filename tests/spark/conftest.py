@@ -21,6 +21,8 @@ def spark() -> "Iterator[SparkSession]":
 
     if (other := SparkSession.getActiveSession()) is not None:  # of a page of the docs, with other options
         other.stop()
+    # The other manager of checkpoints starts a process, `readlink`, several times for each file that it renames.
+    manager = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     session = (
         SparkSession.builder.master("local[2, 4]")  # a task may fail three times, as on a cluster
         .appName("inorder tests")
@@ -30,6 +32,7 @@ def spark() -> "Iterator[SparkSession]":
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.checkpointFileManagerClass", manager)
         .config("spark.sql.streaming.stopTimeout", "30s")  # a query that does not end fails its test, and only that
         .getOrCreate()
     )
