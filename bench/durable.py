@@ -48,6 +48,9 @@ def measure(effort: Effort) -> Iterator[Table]:
     notes = [_disk(), *_versions("redis-server", "postgres"), "Our acks are written, and synced with the next publish."]
     yield Table(title, "messages/s", _compare(ours.queues, peers, work, effort), notes)
 
+    rows = _compare(partial(ours.queues, ours.ColumnBroker), peers, work, effort)
+    yield Table(f"{title}; ours by columns, without an object of each message", "messages/s", rows)
+
     # The same promise on both sides: the peers sync an ack before they answer it.
     rows = _compare(
         partial(ours.queues, ours.SyncedBroker), [peer._replace(target=None) for peer in peers], work, effort

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,8 +14,11 @@ from bench.workload import OPTIONS, ORDERED, Pair
 from inorder import Message, PubSub, Subscription, Topic
 from inorder.broker import MessageQueue
 from inorder.commits import Sync
+from inorder.message import Columns, Leased
 
 TOPIC, SUBSCRIPTION = "t", "s"
+
+_first, _second = itemgetter(0), itemgetter(1)
 
 
 def check() -> None:
@@ -47,6 +51,8 @@ def backlog(broker: MessageQueue) -> int:
 
 
 class Broker:
+    """As most use it: an object for each message."""
+
     def __init__(self, broker: MessageQueue) -> None:
         self._broker = broker
         self._out: list[Message] = []
@@ -60,6 +66,22 @@ class Broker:
 
     def ack(self) -> None:
         self._broker.ack(self._out)
+
+
+class ColumnBroker(Broker):
+    """One that is given columns, and gives them: no object is made of a message."""
+
+    _leased: Leased
+
+    def publish(self, messages: Sequence[Pair]) -> None:
+        self._broker.publish(TOPIC, Columns([*map(_first, messages)], [*map(_second, messages)]))
+
+    def take(self, count: int) -> list[bytes]:
+        self._leased = self._broker.lease(SUBSCRIPTION, count)
+        return self._leased.data
+
+    def ack(self) -> None:
+        self._broker.ack(self._leased)
 
 
 class SyncedBroker(Broker):

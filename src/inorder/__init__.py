@@ -17,7 +17,7 @@ from inorder.errors import (
     Unauthenticated,
     Unavailable,
 )
-from inorder.message import Gap, Message
+from inorder.message import Columns, Gap, Message
 from inorder.metadata import BlockedKey, Counters, Metrics, SubscriptionMetadata, TopicMetadata, Unacked, UnackedKey
 from inorder.options import (
     Batching,
@@ -40,6 +40,7 @@ __all__ = [
     "Autoscale",
     "Batching",
     "BlockedKey",
+    "Columns",
     "Counters",
     "DataLoss",
     "DeadLetterPolicy",

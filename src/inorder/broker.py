@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 from inorder.clock import MICROSECONDS, SYSTEM_CLOCK, Clock
 from inorder.commits import Sync
@@ -31,7 +31,9 @@ from inorder.journal.opener import JournalKind, open_journal
 from inorder.message import (
     DATA,
     Batch,
+    Columns,
     Gap,
+    Ids,
     Leased,
     Message,
     Source,
@@ -40,6 +42,7 @@ from inorder.message import (
     check_ordering_key,
     delivered,
     leases_of,
+    numbered,
 )
 from inorder.metadata import (
     BlockedKey,
@@ -245,14 +248,21 @@ class MessageQueue(Turns):
 
     # -- messages in -------------------------------------------------------------------------------
 
-    def publish(self, topic: str, messages: Iterable[Message]) -> list[str]:
+    @overload
+    def publish(self, topic: str, messages: Iterable[Message]) -> list[str]: ...
+
+    @overload
+    def publish(self, topic: str, messages: Columns) -> Sequence[str]: ...
+
+    def publish(self, topic: str, messages: Iterable[Message] | Columns) -> Sequence[str]:
         """Publish a batch and return the ids. One invalid message refuses it whole.
 
-        With a full subscription that says `when_full="block"`, waits until there is room.
+        With a full subscription that says `when_full="block"`, waits until there is room. Of `Columns` nothing is made
+        for each message, not even its id, before somebody asks for it.
         """
-        answer = self._submit(topic, batch_of(messages))
+        answer = self._submit(topic, batch_of(messages), ids=Ids if isinstance(messages, Columns) else numbered)
         self._lead(answer)
-        return answer.result()
+        return answer.result()  # type: ignore[no-any-return]
 
     def submit(self, topic: str, batch: Batch, attempt: Attempt | None = None) -> Pending[list[str]]:
         """Publish checked messages, as columns; an attempt once, however often it comes.
@@ -375,13 +385,14 @@ class MessageQueue(Turns):
         max_bytes: float = inf,
         alone: bool = True,
     ) -> Leased:
-        """As `take`, for whoever passes messages on: no objects are made of them."""
+        """As `take`, for whoever needs no object of each message, or passes them on."""
 
         def lease(state: State, now_us: int) -> Decision[Leased]:
             if source is not None:
                 self._check_consumer(source, subscription)
             subscribed, leases, records = state.lease(subscription, max_messages, now_us, source, max_bytes, alone)
-            return Leased(leases, subscribed.failures.attempts(records), records), (), ()
+            attempts = subscribed.failures.attempts(records)
+            return Leased(leases, attempts, records, subscribed.ack_id_prefix), (), ()
 
         return self._turn(lease)
 
@@ -415,24 +426,24 @@ class MessageQueue(Turns):
             subscribed = self._known().subscription(subscription)
             return subscribed.id_prefix, subscribed.ack_id_prefix
 
-    def ack(self, ack_id: AckId | Iterable[AckId]) -> None:
+    def ack(self, ack_id: AckId | Iterable[AckId] | Leased) -> None:
         """The message is done. `InvalidAckId` names those that are not, or no longer, leased.
 
-        Here and below an ack id may also be given as the message that has it.
+        Here and below an ack id may also be given as the message that has it, and several as what `lease` has returned.
         """
         try:
             self._by_ack_id(ack_id, lambda name, leases: self.settle(name, leases, ()))
         finally:  # the others are acked, if some are not valid
             self._wait_until_written()
 
-    def nack(self, ack_id: AckId | Iterable[AckId]) -> None:
+    def nack(self, ack_id: AckId | Iterable[AckId] | Leased) -> None:
         """The message failed and comes again, in its place, after the backoff of the retry policy."""
         try:
             self._by_ack_id(ack_id, lambda name, leases: self.settle(name, (), leases))
         finally:
             self._wait_until_written()
 
-    def modify_ack_deadline(self, ack_id: AckId | Iterable[AckId], seconds: float) -> None:
+    def modify_ack_deadline(self, ack_id: AckId | Iterable[AckId] | Leased, seconds: float) -> None:
         """The lease ends `seconds` from now; 0 is a nack. Any number of times."""
         try:
             self._by_ack_id(ack_id, lambda name, leases: self.extend(name, leases, seconds))
@@ -486,21 +497,23 @@ class MessageQueue(Turns):
         """Take back what a consumer holds but did not begin, without counting it as failed."""
         self._turn(lambda state, _: state.release(subscription, leases, consumer), subscription)
 
-    def _by_ack_id(self, ack_id: AckId | Iterable[AckId], answer: Callable[[str, Sequence[int]], list[int]]) -> None:
+    def _by_ack_id(
+        self, ack_id: AckId | Iterable[AckId] | Leased, answer: Callable[[str, Sequence[int]], list[int]]
+    ) -> None:
         if isinstance(ack_id, str | Message):
             one = _text(ack_id)
             found = self._state.find_lease(one)
             if found is None or answer(found[0].name, (found[1],)):
                 raise InvalidAckId(one)
             return
-        ack_ids = ack_id if type(ack_id) is list else _several(ack_id)
+        ack_ids = ack_id if isinstance(ack_id, list | Leased) else _several(ack_id)
         invalid: list[str] = []
         if pulled := self._pulled_together(ack_ids):
             subscription, together = pulled
             invalid += [f"{subscription.ack_id_prefix}{lease}" for lease in answer(subscription.name, together)]
         else:
             leases: dict[tuple[str, str], list[int]] = {}  # by subscription and prefix
-            for one in dict.fromkeys(map(_text, ack_ids)):
+            for one in dict.fromkeys(ack_ids.ack_ids() if isinstance(ack_ids, Leased) else map(_text, ack_ids)):
                 if found := self._state.find_lease(one):
                     leases.setdefault((found[0].name, found[0].ack_id_prefix), []).append(found[1])
                 else:
@@ -510,12 +523,14 @@ class MessageQueue(Turns):
         if invalid:
             raise InvalidAckId(*invalid)
 
-    def _pulled_together(self, ack_ids: Sequence[AckId]) -> tuple[Subscription, Sequence[int]] | None:
+    def _pulled_together(self, ack_ids: Sequence[AckId] | Leased) -> tuple[Subscription, Sequence[int]] | None:
         """The subscription and its leases, if these are the messages, or the ack ids, of a pull: much cheaper."""
-        leased = leases_of(ack_ids)
-        if leased is None:
+        if isinstance(ack_ids, Leased):
+            prefix, leases = ack_ids.ack_id_prefix, ack_ids.leases
+        elif (leased := leases_of(ack_ids)) is not None:
+            prefix, leases = leased
+        else:
             return self._state.find_run(ack_ids)
-        prefix, leases = leased
         subscription = self._state.of_ack_ids(prefix)
         return None if subscription is None else (subscription, leases)
 

@@ -36,6 +36,9 @@ from inorder.pending import Pending
 T = TypeVar("T")
 Wake = Callable[[], None]
 Report = Callable[[str], None]
+WriteIds = Callable[
+    [str, int, int], Sequence[str]
+]  # of so many messages: what their ids begin with, the first position
 
 SYNC_SECONDS = 0.1  # with sync="interval": what a crash of the machine may cost
 
@@ -73,7 +76,7 @@ class Turns:
         self._watchers: dict[str, list[Watch]] = {}
         self._to_wake: set[str] = set()  # watched subscriptions that may have more to give
         self._to_call: list[Wake] = []  # once the lock is free
-        self._blocked: dict[str, deque[tuple[Batch, Attempt | None, Pending[list[str]]]]] = {}
+        self._blocked: dict[str, deque[tuple[Batch, Attempt | None, WriteIds, Pending[Any]]]] = {}
         self._full: set[str] = set()  # subscriptions whose being full was logged
         self._timer: Timer | None = None
         self._timer_us = inf
@@ -130,7 +133,9 @@ class Turns:
 
     # -- messages in -------------------------------------------------------------------------------
 
-    def _submit(self, topic: str, batch: Batch, attempt: Attempt | None = None) -> Pending[list[str]]:
+    def _submit(
+        self, topic: str, batch: Batch, attempt: Attempt | None = None, ids: WriteIds = numbered
+    ) -> Pending[Any]:
         calls: Sequence[Wake] = ()
         try:
             with self._lock:
@@ -138,15 +143,15 @@ class Turns:
                 try:
                     if self._blocked and topic in self._blocked:
                         raise NoRoom(f"others wait to publish to {topic!r}")
-                    ids = self._publish(topic, batch, attempt, now_us)
+                    published = self._publish(topic, batch, attempt, ids, now_us)
                     if self._commits is None:
-                        return Pending.of(ids)
-                    answer: Pending[list[str]] = Pending()
-                    self._commits.answer(answer, ids)
+                        return Pending.of(published)
+                    answer: Pending[Sequence[str]] = Pending()
+                    self._commits.answer(answer, published)
                     return answer
                 except NoRoom:
                     answer = Pending()
-                    self._blocked.setdefault(topic, deque()).append((batch, attempt, answer))
+                    self._blocked.setdefault(topic, deque()).append((batch, attempt, ids, answer))
                     return answer
                 finally:
                     calls = self._end_turn()
@@ -154,13 +159,13 @@ class Turns:
             for call in calls:
                 call()
 
-    def _publish(self, topic: str, batch: Batch, attempt: Attempt | None, now_us: int) -> list[str]:
+    def _publish(self, topic: str, batch: Batch, attempt: Attempt | None, ids: WriteIds, now_us: int) -> Sequence[str]:
         if attempt is None:
             first, events, _ = self._state.publish(topic, batch, now_us)
         else:
             first, events, _ = self._state.publish_once(topic, batch, attempt, now_us)
         self._commit(events)
-        return numbered(self._state.topics[topic].id_prefix, first, len(batch[0]))
+        return ids(self._state.topics[topic].id_prefix, first, len(batch[0]))
 
     def _publish_blocked(self) -> None:
         """Publish what waited for room, in the order in which it came."""
@@ -168,13 +173,13 @@ class Turns:
         for topic in list(self._blocked):
             waiting = self._blocked[topic]
             while waiting:
-                batch, attempt, answer = waiting[0]
+                batch, attempt, ids, answer = waiting[0]
                 try:
-                    ids = self._publish(topic, batch, attempt, now_us)
+                    published = self._publish(topic, batch, attempt, ids, now_us)
                     if self._commits is None:
-                        self._to_call.append(partial(answer.set_result, ids))
+                        self._to_call.append(partial(answer.set_result, published))
                     else:
-                        self._commits.answer(answer, ids)
+                        self._commits.answer(answer, published)
                         self._to_call.append(self._commits.soon)
                 except NoRoom:
                     break

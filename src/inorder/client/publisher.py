@@ -29,7 +29,7 @@ from inorder.client.requests import (
 from inorder.clock import Timer
 from inorder.errors import Aborted, Closed, InorderError, KeyPaused, OrderingNotEnabled
 from inorder.forks import stays_here
-from inorder.message import Batch, Entry, Message, batch_of, make_entry, to_columns
+from inorder.message import Batch, Columns, Entry, Message, batch_of, make_entry, to_columns
 from inorder.options import PublishOptions, merge
 from inorder.pending import Pending
 from inorder.put_off import at_the_end_of_the_turn, running_loop
@@ -164,7 +164,7 @@ class Publisher:
         return answer
 
     def publish_many(
-        self, messages: Iterable[Message], mark: Callable[[Entry], Entry] | None = None
+        self, messages: Iterable[Message] | Columns, mark: Callable[[Entry], Entry] | None = None
     ) -> Pending[list[str]]:
         """Check all, then send all; one bad message refuses them all."""
         admitted = None

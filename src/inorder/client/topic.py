@@ -9,7 +9,7 @@ from typing import Any
 from inorder.client.connection import Connection
 from inorder.client.subscription import Subscription
 from inorder.errors import InvalidMessage, TopicNotFound
-from inorder.message import Message, check_ordering_key
+from inorder.message import Columns, Message, check_ordering_key
 from inorder.metadata import TopicMetadata
 from inorder.options import PublishOptions, TopicOptions, build, check_name, named
 from inorder.pending import Pending
@@ -83,8 +83,11 @@ class Topic:
             return Pending.failed(error)
         return self.publish_message(data, attributes, ordering_key)
 
-    def publish_many(self, messages: Iterable[Message]) -> Pending[list[str]]:
-        """Publish messages in order; the answer is their ids. One bad message refuses them all."""
+    def publish_many(self, messages: Iterable[Message] | Columns) -> Pending[list[str]]:
+        """Publish messages in order; the answer is their ids. One bad message refuses them all.
+
+        `Columns` are messages side by side, for whoever needs no object of each.
+        """
         if self._tracing is None:
             return self._publisher.publish_many(messages)
         publication = self._tracing.publishing(self.name)

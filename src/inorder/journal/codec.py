@@ -61,8 +61,8 @@ from inorder.core.ledger import (
 from inorder.core.producers import Attempt, Producer
 from inorder.core.ranges import Ranges
 from inorder.errors import FailedPrecondition
-from inorder.message import DATA, POSITION, PUBLISH_US, STORED_US, Gap, Record, to_columns
-from inorder.message import Batch as Columns
+from inorder.message import DATA, POSITION, PUBLISH_US, SIZE, STORED_US, Gap, Record, to_columns
+from inorder.message import Batch as CheckedColumns
 from inorder.options import SubscriptionOptions, TopicOptions, build
 
 # Kinds of entries. A number is never given another meaning.
@@ -76,7 +76,7 @@ _ENTRY = struct.Struct("<BI")  # kind, length of what follows
 _PUBLISHED = struct.Struct("<IQIqQIIIIB")
 _ACKED = struct.Struct("<HIB")  # length of the name, positions, whether they are one run (then only its first is given)
 
-_data, _position = itemgetter(DATA), itemgetter(POSITION)
+_data, _position, _size = itemgetter(DATA), itemgetter(POSITION), itemgetter(SIZE)
 
 
 class Batch(NamedTuple):
@@ -133,7 +133,7 @@ class Batch(NamedTuple):
         start = 8 * (self.messages + 1) + sum(self.lengths[:number])
         return self.columns[start : start + self.lengths[number]]
 
-    def columns_back(self) -> Columns:
+    def columns_back(self) -> CheckedColumns:
         """The messages as they are handed in, to be published."""
         records = self.records()
         _, keys, data, attributes, _, sizes, _ = zip(*records, strict=True)
@@ -236,7 +236,7 @@ def _published(event: Published, serial: int) -> Iterable[bytes]:
     return (entry + header, missed, offsets, joined, *data, some, times)
 
 
-def columns_entry(columns: Columns) -> bytes:
+def columns_entry(columns: CheckedColumns) -> bytes:
     """Messages that are not published yet, as an entry: the topic, the positions and the time are still to come."""
     keys, data, attributes, sizes = columns
     records = list(zip(range(len(keys)), keys, data, attributes, repeat(0), sizes, repeat(0)))
@@ -245,12 +245,14 @@ def columns_entry(columns: Columns) -> bytes:
 
 def _acked(event: Acked) -> Iterable[bytes]:
     _, name, _, records = event
-    if Gap in {*map(type, map(_data, records))}:
+    # Gap records have no size, and hardly any message has none: so mostly the data need not be looked at.
+    if not all(map(_size, records)) and Gap in {*map(type, map(_data, records))}:
         positions = positions_of(records)
     else:
         positions = [*map(_position, records)]
-    first, count = min(positions), len(positions)
-    is_run = max(positions) - first == count - 1
+    positions.sort()  # they nearly are: it takes a quarter of what the least and the greatest would
+    first, count = positions[0], len(positions)
+    is_run = positions[-1] - first == count - 1
     numbers = _pack("Q", [first] if is_run else positions)
     encoded = name.encode()
     header = _ACKED.pack(len(encoded), count, is_run)

@@ -21,7 +21,7 @@ from inorder.errors import (
     ResourceExhausted,
     TopicNotFound,
 )
-from inorder.message import Message
+from inorder.message import Columns, Message
 from inorder.options import Batching, FlowControl, PublishOptions
 from inorder.pending import Pending
 from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, PubSubCase, Wait, result, text, texts
@@ -83,6 +83,18 @@ class Publishing(PubSubCase):
         consumed = self.consume(2_500)
         assert [int(message.data) for message in consumed] == list(range(2_500))
         assert [message.id for message in consumed] == ids
+
+    def test_columns_are_published_as_messages_are(self, wait: Wait) -> None:
+        self.subscribe()
+        columns = Columns(["a", None, "b"], [b"1", b"2", b"3"], [None, {"lang": "de"}, {}])
+        ids = wait(self.pubsub.topic("orders").publish_many(columns))
+        pulled = self.pull()
+        assert [message.id for message in pulled] == ids
+        assert [(text(m), dict(m.attributes), m.ordering_key) for m in pulled] == [
+            ("1", {}, "a"),
+            ("2", {"lang": "de"}, None),
+            ("3", {}, "b"),
+        ]
 
     def test_no_messages_are_published_at_once(self, wait: Wait) -> None:
         assert wait(self.topic().publish_many([])) == []

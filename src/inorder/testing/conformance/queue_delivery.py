@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from inorder.errors import FailedPrecondition, InvalidAckId
-from inorder.message import Message
-from inorder.testing.conformance.case import PATIENCE_SECONDS, QueueCase, texts
+from inorder.message import Columns, Message
+from inorder.testing.conformance.case import PATIENCE_SECONDS, QueueCase, texts, waits
 from inorder.testing.history import History, anomalies
 
 
@@ -25,6 +25,31 @@ class Delivery(QueueCase):
         pulled = self.queue.pull("test-sub", 10)
         assert len(pulled) == 1
         assert pulled[0].data == b"Hello"
+
+    def test_columns_are_published_as_messages_are(self) -> None:
+        self.subscribe()
+        attributes = [{"lang": "de"}, None, {}]
+        columns = Columns(["a", "b", None], [b"1", b"2", b"3"], attributes)
+        ids = self.queue.publish("orders", columns)
+        pulled = self.pull()
+        assert [message.id for message in pulled] == ids
+        assert [(m.ordering_key, m.data, m.attributes) for m in pulled] == [
+            ("a", b"1", {"lang": "de"}),
+            ("b", b"2", {}),
+            (None, b"3", {}),
+        ]
+
+    def test_columns_that_wait_for_room_are_what_they_were(self) -> None:
+        self.subscribe(queue_limits={"max_messages": 1, "when_full": "block"})
+        self.publish("first")
+        keys, data = ["a"], [b"1"]
+        publishing = self.in_background(lambda: self.queue.publish("orders", Columns(keys, data)))
+        assert waits(publishing)
+        keys[0], data[0] = "b", b"2"
+        self.ack(*self.pull())
+        ids = publishing.result(PATIENCE_SECONDS)
+        [message] = self.pull()
+        assert (message.ordering_key, message.data, [message.id]) == ("a", b"1", [*ids])
 
     def test_every_subscription_gets_a_copy(self) -> None:
         """message-queue AC-004"""
@@ -403,6 +428,29 @@ class Delivery(QueueCase):
             self.queue.ack(Message(b"never delivered"))
         with self.refused(InvalidAckId):
             self.queue.ack([Message(b"never delivered")])
+
+    def test_what_was_leased_together_is_answered_together(self) -> None:
+        self.subscribe(enable_message_ordering=True)
+        self.queue.publish("orders", Columns(["a", "b", None], [b"1", b"2", b"3"]))
+        leased = self.queue.lease("worker", 10)
+        assert (leased.keys, leased.data, [*leased.attempts]) == (["a", "b", ""], [b"1", b"2", b"3"], [1, 1, 1])
+        self.queue.modify_ack_deadline(leased, 600)
+        self.clock.advance(300)
+        self.queue.nack(leased.only(leased.leases[:1]))
+        with pytest.raises(InvalidAckId) as caught:
+            self.queue.ack(leased)
+        assert caught.value.ack_ids == (leased.ack_ids()[0],)
+        assert self.pull_texts() == ["1"]
+        assert self.queue.metrics("worker").backlog_messages == 1
+
+    def test_what_was_leased_of_a_subscription_that_is_gone_is_over(self) -> None:
+        self.subscribe()
+        self.publish("a", "b")
+        leased = self.queue.lease("worker", 10)
+        self.queue.unregister_subscription("worker")
+        self.subscribe()
+        with self.refused(InvalidAckId, *leased.ack_ids()):
+            self.queue.ack(leased)
 
     def test_the_same_ack_id_given_twice_at_once_counts_once(self) -> None:
         """message-queue BR-018"""

@@ -20,7 +20,7 @@ from inorder.errors import (
     TopicAlreadyExists,
     TopicNotFound,
 )
-from inorder.message import Message
+from inorder.message import Columns, Message
 from inorder.testing.conformance.case import QueueCase
 
 BAD_KEYS: dict[str, tuple[Any, list[str]]] = {
@@ -65,6 +65,18 @@ BAD_MESSAGES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "attributes are an empty list": (lambda: Message(b"", []), ["attributes", "list"]),  # type: ignore[arg-type]
     "bytes in place of a message": (lambda: b"data", ["Message", "bytes"]),
     "nothing in place of a message": (lambda: None, ["Message", "NoneType"]),
+}
+
+BAD_COLUMNS: dict[str, tuple[Columns, list[str]]] = {
+    "of different lengths": (Columns(["a", "b"], [b"1"]), ["2 keys", "1 data"]),
+    "too few attributes": (Columns(["a"], [b"1"], []), ["1 keys", "1 data", "0 attributes"]),
+    "keys are text": (Columns("ab", [b"1", b"2"]), ["keys", "list", "str"]),
+    "data are bytes": (Columns(["a", "b"], b"12"), ["data", "list", "bytes"]),  # type: ignore[arg-type]
+    "keys are an iterator": (Columns(iter("ab"), [b"1", b"2"]), ["keys", "list", "iterator"]),  # type: ignore[arg-type]
+    "an empty key": (Columns(["a", ""], [b"1", b"2"]), ["Ordering key cannot be empty"]),
+    "a key that is a number": (Columns(["a", 5], [b"1", b"2"]), ["string", "int"]),  # type: ignore[list-item]
+    "data that is text": (Columns(["a", "b"], [b"1", "2"]), ["data", "bytes", "str"]),  # type: ignore[list-item]
+    "a reserved prefix": (Columns(["a"], [b"1"], [{"goog-x": "v"}]), ["'goog-x'", "'goog'"]),
 }
 
 HUGE = 10**5000  # more digits than Python is willing to print
@@ -189,6 +201,14 @@ class BadInput(QueueCase):
         self.subscribe_twice()
         with self.refused(InvalidMessage, *words):
             self.queue.publish("orders", [make()])
+        self.assert_undisturbed()
+
+    @pytest.mark.parametrize(("columns", "words"), BAD_COLUMNS.values(), ids=BAD_COLUMNS.keys())
+    def test_bad_columns_are_refused(self, columns: Columns, words: list[str]) -> None:
+        """message-queue BR-017"""
+        self.subscribe_twice()
+        with self.refused(InvalidArgument, *words):
+            self.queue.publish("orders", columns)
         self.assert_undisturbed()
 
     @pytest.mark.parametrize("place", [0, 1, 2])
