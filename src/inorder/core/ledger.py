@@ -43,9 +43,11 @@ from inorder.core.events import (
 )
 from inorder.core.holds import Hold, longer, longest
 from inorder.core.producers import Producers
-from inorder.core.ranges import Ranges, runs
+from inorder.core.ranges import Ranges, runs, runs_of
 from inorder.message import ATTRIBUTES, DATA, KEY, POSITION, STORED_US, Gap, Record
 from inorder.options import SubscriptionOptions, TopicOptions
+
+FEW = 16  # positions that come together are kept so, as they are; fewer than that are put beside others
 
 
 class Missed(NamedTuple):
@@ -130,12 +132,19 @@ class Ledger:
     failures: dict[int, Failure] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
     waits: dict[int, Wait] = field(default_factory=dict)
-    _fresh: list[int] = field(default_factory=list)  # done too, but not sorted into `done` yet
+    _fresh: list[Sequence[int]] = field(default_factory=list)  # done too, but not sorted into `done` yet
+    _few: list[int] = field(default_factory=list)  # the same of those that came in small numbers
 
     def acked(self, positions: Sequence[int]) -> None:
-        self._fresh += positions
+        self._finish(positions)
         if self.gaps or self.failures or self.lost:
             self._forget(positions)
+
+    def _finish(self, positions: Sequence[int]) -> None:
+        if len(positions) > FEW:
+            self._fresh.append(positions)
+        else:
+            self._few += positions
 
     def _forget(self, positions: Iterable[int]) -> None:
         for position in positions:
@@ -154,8 +163,8 @@ class Ledger:
         if self.options.enable_message_ordering:
             self.gaps.update(dict.fromkeys(missed.keyed, "dropped"))
         else:
-            self._fresh += missed.keyed
-        self._fresh += missed.keyless
+            self._finish(missed.keyed)
+        self._finish(missed.keyless)
 
     def failed(self, key: str, failures: Mapping[int, Failure], until_us: int | None, waits_for: int, of: str) -> None:
         """`key` is in whose order something came back, if there is one; `of` is the message's own key."""
@@ -171,7 +180,7 @@ class Ledger:
             self._leave_gap(position, "dead_lettered")
         gone = list(gone)
         self._forget(gone)
-        self._fresh += gone
+        self._finish(gone)
 
     def resumed(self, key: str) -> None:
         self.failures.pop(self.holds.pop(key).position, None)
@@ -228,7 +237,7 @@ class Ledger:
         """The topic is gone, and its messages with it."""
         self.detached = True
         self.done = Ranges()
-        self._fresh.clear()
+        self._forget_fresh()
         self.gaps.clear()
         self.lost.clear()
         self.failures.clear()
@@ -242,10 +251,14 @@ class Ledger:
         return waiting
 
     def sorted_done(self) -> Ranges:
-        if self._fresh:
-            self.done = self.done.union(runs(sorted(set(self._fresh))))
-            self._fresh.clear()
+        if self._fresh or self._few:
+            self.done = self.done.union(runs_of([*self._fresh, self._few]))
+            self._forget_fresh()
         return self.done
+
+    def _forget_fresh(self) -> None:
+        self._fresh.clear()
+        self._few.clear()
 
     def calm(self, now_us: int) -> None:
         """Let nobody wait longer than a backoff can last: the clock may have been set back meanwhile."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 
 class Ranges:
@@ -42,8 +43,22 @@ class Ranges:
 
     def within(self, start: int, end: int) -> Ranges:
         """What lies between the two."""
-        clipped = ((max(first, start), min(last, end)) for first, last in self)
-        return Ranges((first, last) for first, last in clipped if first < last)
+        return Ranges(self._within(start, end))
+
+    def _within(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._starts)):
+            first, last = self._starts[index], self._ends[index]
+            if first >= end:
+                return
+            if last > start:
+                yield max(first, start), min(last, end)
+
+    def marks(self, start: int, end: int) -> bytearray:
+        """A 1 for each position between the two that is among them, and a 0 for each other."""
+        marks = bytearray(end - start)
+        for first, last in self._within(start, end):
+            _mark(marks, first - start, last - start)
+        return marks
 
     def union(self, other: Iterable[tuple[int, int]]) -> Ranges:
         """Both together."""
@@ -55,6 +70,45 @@ class Ranges:
         elif start < end:
             self._starts.append(start)
             self._ends.append(end)
+
+
+SPARSE = 16  # from so many places for each position on, sorting them takes less than a look at all places
+
+
+def runs_of(chunks: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """Positions in any order, some of them perhaps twice, as ranges."""
+    chunks = [*filter(None, chunks)]
+    if not chunks:
+        return
+    bounds = [*map(_bounds, chunks)]
+    start, end = min(first for first, _ in bounds), max(behind for _, behind in bounds)
+    if end - start >= SPARSE * sum(map(len, chunks)):
+        yield from runs(sorted({*chain.from_iterable(chunks)}))
+        return
+    # Marked where they are, and the ends of what is marked found in C: a third of what sorting half a million takes.
+    marks = bytearray(end - start)
+    for chunk in chunks:
+        if isinstance(chunk, range):
+            _mark(marks, chunk.start - start, chunk.stop - start)
+        else:
+            for position in chunk:
+                marks[position - start] = 1
+    first = marks.find(1)
+    while first >= 0:
+        behind = marks.find(0, first)
+        if behind < 0:
+            behind = len(marks)
+        yield start + first, start + behind
+        first = marks.find(1, behind)
+
+
+def _bounds(chunk: Sequence[int]) -> tuple[int, int]:
+    """The first position, and the one behind the last."""
+    return (chunk.start, chunk.stop) if isinstance(chunk, range) else (min(chunk), max(chunk) + 1)
+
+
+def _mark(marks: bytearray, first: int, behind: int) -> None:
+    marks[first:behind] = b"\1" * (behind - first)
 
 
 def runs(positions: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -78,8 +78,10 @@ class Unread:
         end = self._log.visible
         records = self._log.history.read(self.done.end_at(self.cursor), end)
         self.move_to(records[-1][POSITION] + 1 if records else end)
-        if self.done:
-            records = [record for record in records if record[POSITION] not in self.done]
+        if self.done and records:
+            first = records[0][POSITION]
+            done = self.done.marks(first, records[-1][POSITION] + 1)
+            records = [record for record in records if not done[record[POSITION] - first]]
         if self.matches is not None:
             records = list(filter(self.matches, records))
         if reasons := self._gaps:

@@ -348,7 +348,7 @@ def acked(entry: memoryview) -> tuple[str, Sequence[int]]:
     length, count, is_run = _ACKED.unpack_from(entry)
     start = _ACKED.size + length
     name = str(entry[_ACKED.size : start], "utf-8")
-    positions = _numbers("Q", entry[start:]).tolist()
+    positions = _numbers("Q", entry[start:])
     return name, range(positions[0], positions[0] + count) if is_run else positions
 
 
