@@ -18,6 +18,7 @@ from inorder.message import KEY, POSITION
 _key = itemgetter(KEY)
 
 LINE_UP = 100  # records without a key that one turn moves behind those that came back
+SPARE_LANES = 1_000  # of which each takes as much memory as three messages
 
 Item = TypeVar("Item", bound=tuple[Any, ...])
 
@@ -278,6 +279,7 @@ class WindowedLanes(Lanes[Item]):
         self._line: deque[_Lane[Item] | Item] = deque()  # and items without a key
         self._aside: dict[object, dict[str, _Lane[Item]]] = {}  # lanes that only this consumer may use, in their order
         self._kept: dict[object, set[_Lane[Item]]] = {}  # lanes that a consumer keeps
+        self._spare: list[_Lane[Item]] = []  # of keys of which nothing is left: to make one takes longer than its use
 
     def any_ready(self) -> bool:
         return bool(self._line or self._aside or self._returned)
@@ -289,7 +291,7 @@ class WindowedLanes(Lanes[Item]):
         self.put((record,))
 
     def put(self, records: Iterable[Item]) -> None:
-        line, lanes = self._line, self._lanes
+        line, lanes, spare = self._line, self._lanes, self._spare
         for record in records:
             key = record[1]
             if key in lanes:
@@ -298,7 +300,8 @@ class WindowedLanes(Lanes[Item]):
                 if not lane.has_turn and len(lane) == 1:
                     self._line_up(lane)
             elif key:
-                lanes[key] = lane = _Lane(key)
+                lanes[key] = lane = spare.pop() if spare else _Lane()
+                lane.key = key
                 lane.append(record)
                 lane.has_turn = True
                 line.append(lane)
@@ -338,17 +341,23 @@ class WindowedLanes(Lanes[Item]):
                 self.done_one(record)
             return
         # As `done_one` does, but counted in C: a key takes one step, however many of it are done.
-        lanes = self._lanes
+        lanes, spare = self._lanes, self._spare
         for key, count in Counter(map(_key, records)).items():
             if key:
                 lane = lanes[key]
                 lane.out = out = lane.out - count
                 if not out:
-                    self._disown(lane)
+                    if lane.is_aside:
+                        self._disown(lane)
+                    lane.owner = None
                 if lane:
-                    self._line_up(lane)
+                    if not lane.has_turn:
+                        self._line_up(lane)
                 elif not out:
                     del lanes[key]
+                    if not (lane.has_turn or lane.is_held) and len(spare) < SPARE_LANES:
+                        lane.key = ""
+                        spare.append(lane)
 
     def done_all(self, records: Sequence[Item]) -> None:
         self.done(records)

@@ -171,8 +171,12 @@ class Leases:
         base, recent, own = self._base, self._recent, self._own_deadline
         if leases and leases[0] >= base and _is_run(leases):
             start, count = leases[0] - base, len(leases)
-            recent[start : start + count] = repeat(None, count)
-            self._ended += count
+            if start:
+                recent[start : start + count] = repeat(None, count)
+                self._ended += count
+            else:  # as mostly: what went first is over first
+                del recent[:count]
+                self._base += count
         else:
             for lease in leases:
                 if lease >= base:

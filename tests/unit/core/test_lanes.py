@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes
+from inorder.core.lanes import FreeLanes, Lanes, WindowedLanes, _Lane
 from inorder.message import Record
 
 
@@ -47,9 +47,16 @@ def drain(lanes: Lanes) -> list[str]:
     return drained
 
 
+def stands(lane: _Lane[Any]) -> tuple[Any, ...]:
+    """All that a lane knows."""
+    return (*lane, *(getattr(lane, name) for name in _Lane.__slots__))
+
+
 def remains(lanes: Lanes) -> dict[str, Any]:
     """Whatever a lane still keeps of the records and keys it has seen."""
     kept = {name: value for name, value in vars(lanes).items() if isinstance(value, dict | set | list | deque)}
+    new = stands(_Lane())
+    assert all(stands(lane) == new for lane in kept.pop("_spare", ())), "what is used again is as if it were new"
     kept["_reserved"] = {owner: tokens for owner, tokens in kept.get("_reserved", {}).items() if tokens}
     return {name: value for name, value in kept.items() if value and value != {"": None}}
 
