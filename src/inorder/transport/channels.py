@@ -19,6 +19,9 @@ _TOKEN = re.compile(rb"[\x21-\x7e]+")
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # how much comes is ours to say
     ("grpc.max_send_message_length", -1),
+    # Messages come as a megabyte or more at once: they are not to wait until we say, piece by piece, that we read them.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     # A server that is gone without a word is noticed, and one that is back is found soon.
     ("grpc.keepalive_time_ms", 30_000),  # other servers hang up if they are asked more often
     ("grpc.keepalive_timeout_ms", 10_000),
