@@ -36,6 +36,7 @@ from inorder.message import (
     Ids,
     Leased,
     Message,
+    Recipient,
     Source,
     batch_of,
     before_their_place,
@@ -64,7 +65,7 @@ from inorder.options import (
     merge,
 )
 from inorder.pending import Pending
-from inorder.turns import SYNC_SECONDS, Turns, Wake
+from inorder.turns import SYNC_SECONDS, Turns, Wake, WriteIds
 
 T = TypeVar("T")
 AckId: TypeAlias = str | Message
@@ -264,12 +265,14 @@ class MessageQueue(Turns):
         self._lead(answer)
         return answer.result()  # type: ignore[no-any-return]
 
-    def submit(self, topic: str, batch: Batch, attempt: Attempt | None = None) -> Pending[list[str]]:
+    def submit(
+        self, topic: str, batch: Batch, attempt: Attempt | None = None, ids: WriteIds = numbered
+    ) -> Pending[Any]:
         """Publish checked messages, as columns; an attempt once, however often it comes.
 
-        The answer waits until they are durable, and before that while a subscription that blocks is full.
+        The answer, their ids, waits until they are durable, and before that while a subscription that blocks is full.
         """
-        answer = self._submit(topic, batch, attempt)
+        answer = self._submit(topic, batch, attempt, ids)
         if self._commits is not None:
             self._commits.soon()
         return answer
@@ -380,7 +383,7 @@ class MessageQueue(Turns):
         self,
         subscription: str,
         max_messages: int,
-        source: Source | None = None,
+        source: Recipient | None = None,
         *,
         max_bytes: float = inf,
         alone: bool = True,
@@ -409,7 +412,7 @@ class MessageQueue(Turns):
                 found.expect(source)
             return source
 
-    def _check_consumer(self, source: Source, subscription: str) -> None:
+    def _check_consumer(self, source: Recipient, subscription: str) -> None:
         if self._state.subscription(subscription).ack_id_prefix != source.ack_id_prefix:
             raise SubscriptionNotFound(subscription)
 
@@ -493,7 +496,7 @@ class MessageQueue(Turns):
             subscribed = self._state.subscriptions.get(subscription)
             return list(leases) if subscribed is None else subscribed.leases.split(leases)[1]
 
-    def release(self, subscription: str, leases: Sequence[int], consumer: Source | None = None) -> None:
+    def release(self, subscription: str, leases: Sequence[int], consumer: Recipient | None = None) -> None:
         """Take back what a consumer holds but did not begin, without counting it as failed."""
         self._turn(lambda state, _: state.release(subscription, leases, consumer), subscription)
 

@@ -73,11 +73,16 @@ class Gap:
     reason: str  # "dropped", "dead_lettered", "expired" or "skipped"
 
 
-class Source(Protocol):
+class Recipient(Protocol):
+    """Who takes messages of a subscription."""
+
+    ack_id_prefix: str
+
+
+class Source(Recipient, Protocol):
     """Where a delivered message came from, and so where its answer goes."""
 
     id_prefix: str
-    ack_id_prefix: str
 
     def ack(self, message: Message, answer: Pending[None]) -> None:
         """Send it, and set `answer` when the broker has it."""
@@ -478,17 +483,22 @@ def numbered(prefix: str, first: int, count: int) -> list[str]:
 class Ids(Sequence[str]):
     """What `numbered` returns, written only when somebody asks for it."""
 
-    __slots__ = ("_numbers", "_prefix")
+    __slots__ = ("_numbers", "prefix")
 
     def __init__(self, prefix: str, first: int, count: int) -> None:
-        self._prefix = prefix
+        self.prefix = prefix
         self._numbers = range(first, first + count)
+
+    @property
+    def first(self) -> int:
+        """The position that the first of them ends with."""
+        return self._numbers.start
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(numbered(self._prefix, self._numbers.start, len(self._numbers)))
+        return iter(numbered(self.prefix, self._numbers.start, len(self._numbers)))
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -497,7 +507,7 @@ class Ids(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        return [*self][index] if isinstance(index, slice) else f"{self._prefix}{self._numbers[index]}"
+        return [*self][index] if isinstance(index, slice) else f"{self.prefix}{self._numbers[index]}"
 
     def __eq__(self, other: object) -> bool:
         return [*self] == [*other] if isinstance(other, Ids | list | tuple) else NotImplemented

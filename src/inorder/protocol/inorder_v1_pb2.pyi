@@ -12,14 +12,16 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("protocol", "version", "project")
+    __slots__ = ("protocol", "version", "project", "columns")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROJECT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     project: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., project: _Optional[str] = ...) -> None: ...
+    columns: bool
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., project: _Optional[str] = ..., columns: bool = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("name", "options", "created_us", "published")
@@ -263,16 +265,18 @@ class OpenProducerResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class Attempt(_message.Message):
-    __slots__ = ("producer", "epoch", "number", "now")
+    __slots__ = ("producer", "epoch", "number", "now", "columns")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     producer: str
     epoch: int
     number: int
     now: bool
-    def __init__(self, producer: _Optional[str] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., now: bool = ...) -> None: ...
+    columns: bool
+    def __init__(self, producer: _Optional[str] = ..., epoch: _Optional[int] = ..., number: _Optional[int] = ..., now: bool = ..., columns: bool = ...) -> None: ...
 
 class TopicBoundsRequest(_message.Message):
     __slots__ = ("topic",)
@@ -491,6 +495,22 @@ class Confirmation(_message.Message):
     number: int
     over: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, number: _Optional[int] = ..., over: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PublishColumns(_message.Message):
+    __slots__ = ("topic", "messages")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    messages: Columns
+    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[_Union[Columns, _Mapping]] = ...) -> None: ...
+
+class PublishedColumns(_message.Message):
+    __slots__ = ("id_prefix", "first_position")
+    ID_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    id_prefix: str
+    first_position: int
+    def __init__(self, id_prefix: _Optional[str] = ..., first_position: _Optional[int] = ...) -> None: ...
 
 class Published(_message.Message):
     __slots__ = ("message_ids",)

@@ -20,6 +20,7 @@ from inorder.server.status import within
 MAX_REQUEST_BYTES = 10_000_000
 MAX_PUBLISHED = 1_000
 MAX_PULLED = 1_000
+MAX_COLUMNS = 4_000  # for clients that take columns: what a request or a response costs by itself is a millisecond
 MAX_RESPONSE_BYTES = 3_000_000  # of messages: with names, ids and times it stays below the 4 MiB that clients take
 CLIENTS_PREFIX = "googclient_"  # attributes that Google's clients add by themselves, to trace a message
 
@@ -28,13 +29,13 @@ def check_request_size(size: int) -> None:
     within("request_size", size, 0, MAX_REQUEST_BYTES)
 
 
-def check_batch(batch: Batch, *, may_be_empty: bool = False) -> None:
+def check_batch(batch: Batch, *, most: int = MAX_PUBLISHED, may_be_empty: bool = False) -> None:
     """Refuse a batch that has a message which Pub/Sub would refuse. Mostly a look at whole columns is enough.
 
     To a client of ours a message `may_be_empty`, as it may be in the broker.
     """
     keys, data, attributes, sizes = batch
-    within("message_count", len(keys), 1, MAX_PUBLISHED)
+    within("message_count", len(keys), 1, most)
     fine = _short(keys, MAX_ORDERING_KEY_BYTES) and b"" not in data and max(sizes) <= MAX_MESSAGE_BYTES
     if not fine or not _fine(list(filter(None, attributes))):
         for key, one, own in zip(keys, data, attributes, strict=True):

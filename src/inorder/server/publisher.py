@@ -13,12 +13,13 @@ from google.pubsub_v1.types import pubsub
 from inorder.broker import MessageQueue
 from inorder.core.producers import Attempt
 from inorder.errors import AlreadyExists, InorderError, NotFound
+from inorder.message import Ids, numbered
 from inorder.metadata import TopicMetadata
 from inorder.options import TopicOptions
 from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.admin import Admin, lasting
-from inorder.server.limits import check_batch, check_request_size
+from inorder.server.limits import MAX_COLUMNS, MAX_PUBLISHED, check_batch, check_request_size
 from inorder.server.names import Names, project_of
 from inorder.server.paging import listed, page
 from inorder.server.resources import Proto, topic_of, topic_options, topic_schema, updated
@@ -36,7 +37,7 @@ from inorder.server.status import (
     topic_missing,
     unary,
 )
-from inorder.server.wire import publish_response, published
+from inorder.server.wire import publish_response, published, published_columns
 
 SERVICE = "google.pubsub.v1.Publisher"
 
@@ -89,10 +90,11 @@ class Publisher:
         attempt = _attempt(context)
         if attempt is None:  # a client of ours may send the largest message, with what stands around it
             check_request_size(len(raw))
-        topic, batch = published(raw)
+        columns = attempt is not None and attempt.columns
+        topic, batch = published_columns(raw) if columns else published(raw)
         name = self._names.topic(topic)
         try:
-            check_batch(batch, may_be_empty=attempt is not None)
+            check_batch(batch, most=MAX_COLUMNS if columns else MAX_PUBLISHED, may_be_empty=attempt is not None)
         except (InorderError, Refusal):
             if not self._broker.topic_exists(name):  # which a client is to know first
                 raise topic_missing(topic) from None
@@ -106,7 +108,8 @@ class Publisher:
                 if attempt is None or not self._broker.has_stored(name, _once(attempt), len(batch[0])):
                     raise refused(error) if isinstance(error, MessageRefused) else error from None
         try:
-            answer = self._broker.submit(name, batch, None if attempt is None else _once(attempt))
+            once = None if attempt is None else _once(attempt)
+            answer = self._broker.submit(name, batch, once, Ids if columns else numbered)
         except NotFound:
             raise topic_missing(topic) from None
         if attempt is not None and attempt.now:

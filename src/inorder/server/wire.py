@@ -20,9 +20,10 @@ from google.protobuf.message import DecodeError
 from google.pubsub_v1.types import pubsub
 
 from inorder.clock import MICROSECONDS
-from inorder.message import Batch, Message
+from inorder.message import Batch, Ids, Message
+from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.varints import SMALL, VARINTS, length, varint
-from inorder.server.status import parsed
+from inorder.server.status import invalid, parsed
 
 Columns: TypeAlias = tuple[list[str], list[bytes], list[Mapping[str, str] | None], list[int]]
 
@@ -88,6 +89,24 @@ def split(raw: bytes) -> tuple[str, Columns] | None:
     return request.topic, (keys, data, [None] * len(keys), _sizes(keys, data, {}))
 
 
+def published_columns(raw: bytes) -> tuple[str, Batch]:
+    """The same of a request whose messages are columns by themselves."""
+    request = parsed(v1.PublishColumns, raw)
+    columns = request.messages
+    keys, data = list(columns.ordering_keys), list(columns.data)
+    attributes = {place: dict(own.values) for place, own in columns.attributes.items() if own.values}
+    if len(keys) != len(data) or max(attributes, default=-1) >= len(keys):
+        raise invalid(
+            f"messages: one ordering key and data for each, not {len(keys)} and {len(data)}, "
+            f"and attributes for {max(attributes, default=-1) + 1}."
+        )
+    return request.topic, (keys, data, _by_place(attributes, len(keys)), _sizes(keys, data, attributes))
+
+
+def _by_place(attributes: Mapping[int, Mapping[str, str]], count: int) -> list[Mapping[str, str] | None]:
+    return [*map(attributes.get, range(count))] if attributes else [None] * count
+
+
 def _sizes(keys: list[str], data: list[bytes], attributes: Mapping[int, Mapping[str, str]]) -> list[int]:
     """What each message counts for: its data, its key and its attributes, in bytes."""
     plain = "".join(keys).isascii()
@@ -109,14 +128,17 @@ def columns_of(messages: Iterable[Any]) -> Columns:
     keys = [message.ordering_key for message in messages]
     data = [message.data for message in messages]
     attributes = {place: dict(message.attributes) for place, message in enumerate(messages) if message.attributes}
-    return keys, data, [*map(attributes.get, range(len(keys)))], _sizes(keys, data, attributes)
+    return keys, data, _by_place(attributes, len(keys)), _sizes(keys, data, attributes)
 
 
 # -- what goes out ---------------------------------------------------------------------------------
 
 
 def publish_response(ids: Sequence[str]) -> bytes:
-    """A PublishResponse."""
+    """A PublishResponse, or what is said of columns."""
+    if isinstance(ids, Ids):
+        columns: bytes = v1.PublishedColumns(id_prefix=ids.prefix, first_position=ids.first).SerializeToString()
+        return columns
     # None is longer than a length of one byte can say, and mostly all are of one length.
     if len({*map(len, ids)}) == 1:
         begin = f"\x0a{len(ids[0]):c}"

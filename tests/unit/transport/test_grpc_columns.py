@@ -8,8 +8,9 @@ from inorder.broker import MessageQueue
 from inorder.message import DATA, Gap, Message, batch_of
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.server.extensions.delivery import add_columns
+from inorder.server.wire import published_columns
 from inorder.testing.clock import ManualClock
-from inorder.transport.grpc.columns import arrived, publish_request, published_ids
+from inorder.transport.grpc.columns import arrived, ids_of_columns, publish_columns, publish_request, published_ids
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)
 attributes = st.dictionaries(texts.filter(lambda text: not text.startswith("goog")), st.text(max_size=300), max_size=4)
@@ -31,6 +32,20 @@ def test_google_reads_what_is_published(batches: list[list[Message]]) -> None:
     for read, message in zip(request.messages, published, strict=True):
         assert (read.data, dict(read.attributes)) == (message.data, message.attributes)
         assert read.ordering_key == (message.ordering_key or "")
+
+
+@given(st.lists(st.lists(messages, min_size=1, max_size=5), min_size=1, max_size=3))
+def test_columns_come_as_they_were_handed_over(batches: list[list[Message]]) -> None:
+    together = [batch_of(batch) for batch in batches]
+    topic, (keys, data, own, sizes) = published_columns(publish_columns("projects/p/topics/ключ", together))
+    assert topic == "projects/p/topics/ключ"
+    assert (keys, data, sizes) == tuple([one for batch in together for one in batch[column]] for column in (0, 1, 3))
+    assert [one or None for one in own] == [one or None for batch in together for one in batch[2]]
+
+
+def test_the_ids_of_columns_are_counted() -> None:
+    response = v1.PublishedColumns(id_prefix="e-0-", first_position=9).SerializeToString()
+    assert ids_of_columns(response, 3) == ["e-0-9", "e-0-10", "e-0-11"]
 
 
 def test_the_ids_are_read_that_google_writes() -> None:

@@ -32,7 +32,7 @@ class Lists:
 
 def server_with(lists: Lists) -> OwnServer:
     calls: Any = lists
-    return OwnServer(calls, Address("nowhere:1", project="p"), SYSTEM_CLOCK)
+    return OwnServer(calls, Address("nowhere:1", project="p"), SYSTEM_CLOCK, v1.Description())
 
 
 def test_a_list_may_have_thousands_of_pages() -> None:

@@ -28,7 +28,7 @@ from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.transport.address import Address
 from inorder.transport.grpc import publishing
 from inorder.transport.grpc.calls import Busy, later
-from inorder.transport.grpc.publishing import MAX_UNDER_WAY, Outlet
+from inorder.transport.grpc.publishing import MAX_COLUMNS, MAX_UNDER_WAY, Outlet
 from inorder.transport.grpc.transport import GrpcTransport
 from inorder.transport.grpc.transport import Server as Described
 
@@ -87,6 +87,48 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < give_up, f"this did not happen within {PATIENCE_SECONDS} s"
         time.sleep(0.001)
+
+
+class ColumnServer(Server):
+    """One that takes columns."""
+
+    def begin(self, method: str, request: bytes, timeout: float | None, metadata: Any) -> tuple[Pending[bytes], Any]:
+        texts = [data.decode() for data in v1.PublishColumns.FromString(request).messages.data]
+        answer: Pending[bytes] = Pending()
+        self.sent.append(Sent(texts, v1.Attempt.FromString(metadata[0][1]), answer))
+        return answer, lambda: answer.set_exception(Unavailable("cancelled"))
+
+
+def test_what_waits_goes_together_in_columns() -> None:
+    server = ColumnServer()
+    outlet = Outlet(server, "orders", "projects/p/topics/orders", once=True, columns=True)  # type: ignore[arg-type]
+    lists = [[f"{key}{number}" for number in range(1_000)] for key in "abcdefghi"]
+    answers = [publish(outlet, *one) for one in lists]
+    sent = server.take(MAX_UNDER_WAY)
+    assert [len(one.texts) for one in sent] == [1_000] * MAX_UNDER_WAY
+    assert all(one.attempt.columns for one in sent)
+    position = 0
+
+    def store(one: Sent) -> None:
+        nonlocal position
+        columns = v1.PublishedColumns(id_prefix="e-0-", first_position=position)
+        position += len(one.texts)
+        one.answer.set_result(columns.SerializeToString())
+
+    for one in sent:
+        store(one)
+    behind = server.take(2)
+    assert [len(one.texts) for one in behind] == [MAX_COLUMNS, 2_000]
+    behind[0].fail(Unavailable("gone"))
+    behind[1].fail(OutOfSequence("its predecessor is not there"))
+    again = server.take(2)
+    assert [one.texts for one in again] == [one.texts for one in behind], "sent once more, as they were"
+    assert [one.attempt.number for one in again] == [one.attempt.number for one in behind]
+    for one in again:
+        store(one)
+    expected = iter(range(9_000))
+    for answer in answers:
+        assert answer.result(PATIENCE_SECONDS) == [f"e-0-{next(expected)}" for _ in range(1_000)]
 
 
 def outlet_of(server: Server) -> Outlet:

@@ -23,7 +23,7 @@ from inorder.server.desk import Desk, FlowControl, stream_numbers
 from inorder.server.desks import Desks
 from inorder.server.extensions.resources import own_options
 from inorder.server.extensions.takes import MAX_NAME_LENGTH, Takes
-from inorder.server.limits import MAX_PULLED, MAX_RESPONSE_BYTES
+from inorder.server.limits import MAX_COLUMNS, MAX_PULLED, MAX_RESPONSE_BYTES
 from inorder.server.names import Names
 from inorder.server.resources import push_target
 from inorder.server.status import Context, RawCall, invalid, not_pulled, parsed, subscription_missing, unary, within
@@ -370,7 +370,7 @@ class OwnStream:
         size = min(self._may_send_bytes - self._given_bytes, MAX_RESPONSE_BYTES - self._waiting_bytes)
         if size <= 0 or self._last or self._finished or self._error is not None:
             return 0, 0
-        return min(self._may_send - self._given, MAX_PULLED - self._waiting_messages), size
+        return min(self._may_send - self._given, MAX_COLUMNS - self._waiting_messages), size
 
     def alone(self) -> bool:
         # Only the size of a response is in its way.

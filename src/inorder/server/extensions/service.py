@@ -56,4 +56,4 @@ class Extensions:
         self._reading.stop()
 
     async def describe(self, request: v1.DescribeRequest, context: Context) -> v1.Description:
-        return v1.Description(protocol=PROTOCOL, version=version("inorder"), project=self._names.project)
+        return v1.Description(protocol=PROTOCOL, version=version("inorder"), project=self._names.project, columns=True)

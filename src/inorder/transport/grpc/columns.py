@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import add
 
-from inorder.message import Batch, Gap, Leased
+from inorder.message import Batch, Gap, Leased, numbered
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.varints import VARINTS, length
 
@@ -18,6 +18,22 @@ def publish_request(topic: str, batches: Sequence[Batch]) -> bytes:
     for batch in batches:
         pieces += _plain_messages(batch) or _messages(batch)
     return b"".join(pieces)
+
+
+def publish_columns(topic: str, batches: Sequence[Batch]) -> bytes:
+    """The same for a server that takes columns, which costs both sides half as much."""
+    request = v1.PublishColumns(topic=topic)
+    columns, place = request.messages, 0
+    for keys, data, attributes, _ in batches:
+        columns.ordering_keys.extend(keys)
+        columns.data.extend(data)
+        if any(attributes):
+            for at, own in enumerate(attributes, place):
+                if own:
+                    columns.attributes[at].values.update(own)
+        place += len(keys)
+    raw: bytes = request.SerializeToString()
+    return raw
 
 
 def _plain_messages(batch: Batch) -> Iterable[bytes]:
@@ -67,6 +83,12 @@ def _attributes(attributes: Mapping[str, str]) -> Iterator[bytes]:
 def published_ids(response: bytes) -> list[str]:
     """The ids in a google.pubsub.v1.PublishResponse."""
     return list(v1.Published.FromString(response).message_ids)
+
+
+def ids_of_columns(response: bytes, count: int) -> list[str]:
+    """The ids of so many messages that were published as columns."""
+    published = v1.PublishedColumns.FromString(response)
+    return numbered(published.id_prefix, published.first_position, count)
 
 
 def arrived(columns: v1.Columns, offset: int = 0) -> Leased:

@@ -41,10 +41,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class OwnServer:
     """Its calls."""
 
-    def __init__(self, calls: Calls, target: Address, clock: Clock) -> None:
+    def __init__(self, calls: Calls, target: Address, clock: Clock, description: v1.Description) -> None:
         self._calls = calls
         self._target = target
         self._clock = clock
+        self._columns = description.columns
         self._pullers: dict[str, Puller] = {}
 
     def create_topic(self, name: str, options: TopicOptions) -> Pending[None]:
@@ -95,7 +96,14 @@ class OwnServer:
         )
 
     def outlet(self, topic: str) -> Outlet:
-        return Outlet(self._calls, topic, self._target.topic(topic), once=True, producer=self._target.producer)
+        return Outlet(
+            self._calls,
+            topic,
+            self._target.topic(topic),
+            once=True,
+            producer=self._target.producer,
+            columns=self._columns,
+        )
 
     def pull(self, subscription: str, max_messages: int, on_gap: Callable[[Gap], object]) -> Pending[list[Message]]:
         puller = self._pullers.get(subscription)

@@ -40,7 +40,7 @@ from inorder.protocol import PRODUCER_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.transport.grpc.calls import Busy, Calls, call_back, later, look_later, pause_after, pauses
 from inorder.transport.grpc.channel import Metadata
-from inorder.transport.grpc.columns import publish_request, published_ids
+from inorder.transport.grpc.columns import ids_of_columns, publish_columns, publish_request, published_ids
 
 PUBLISH = "/google.pubsub.v1.Publisher/Publish"
 OPEN = "/inorder.v1.Inorder/OpenProducer"
@@ -48,6 +48,7 @@ OPEN = "/inorder.v1.Inorder/OpenProducer"
 # Pub/Sub's limits for one request; the second leaves room for what is around the messages.
 MAX_MESSAGES = 1_000
 MAX_BYTES = 9_000_000
+MAX_COLUMNS = 4_000  # messages, where it takes columns
 
 MAX_UNDER_WAY = 3  # one is made, one travels, one is stored; more of them would only be smaller
 
@@ -105,15 +106,29 @@ class Outlet:
     `once`: the server stores a numbered attempt once. Without that, one request is under way at a time, and what is
     sent again because its answer was lost may be stored twice, as with any client of such a server.
 
+    `columns`: it takes them as they are.
+
     `producer` is a name that nobody else may have: whoever takes it later has it alone, and we are refused.
     """
 
-    def __init__(self, calls: Calls, topic: str, resource: str, *, once: bool, producer: str | None = None) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        topic: str,
+        resource: str,
+        *,
+        once: bool,
+        producer: str | None = None,
+        columns: bool = False,
+    ) -> None:
         self._calls = calls
         self._topic = topic
         self._resource = resource
         self._once = once
         self._name = producer
+        self._columns = columns
+        self._write = publish_columns if columns else publish_request
+        self._most = MAX_COLUMNS if columns else MAX_MESSAGES
         self._lock = threading.Lock()
         self._waiting: list[Handed] = []
         self._under_way: deque[Request] = deque()
@@ -212,7 +227,7 @@ class Outlet:
                         return
                     parts = self._together()
                     self._making = parts
-                raw = publish_request(self._resource, [part.batch for part in parts])
+                raw = self._write(self._resource, [part.batch for part in parts])
                 with self._lock:
                     self._making = None
                     if self._goes_next(parts):
@@ -233,7 +248,7 @@ class Outlet:
         count = size = 0
         for place, part in enumerate(self._waiting):
             count, size = count + part.count, size + part.size
-            if place and (count > MAX_MESSAGES or size > MAX_BYTES):
+            if place and (count > self._most or size > MAX_BYTES):
                 return self._waiting[:place]
         return self._waiting[:]
 
@@ -267,7 +282,13 @@ class Outlet:
     def _metadata(self, request: Request) -> Metadata:
         if not self._once:
             return ()
-        attempt = v1.Attempt(producer=self._producer, epoch=self._epoch, number=request.number, now=not self._may_wait)
+        attempt = v1.Attempt(
+            producer=self._producer,
+            epoch=self._epoch,
+            number=request.number,
+            now=not self._may_wait,
+            columns=self._columns,
+        )
         return ((PRODUCER_KEY, attempt.SerializeToString()),)
 
     # -- what does not come back --------------------------------------------------------------------
@@ -331,7 +352,7 @@ class Outlet:
                 self._failing_since = None
             recover = self._stalled and all(one.answer is None for one in self._under_way)
         if error is None:
-            ids, first = published_ids(done.result()), 0
+            ids, first = self._ids(request, done.result()), 0
             for part in request.parts:
                 part.answer.set_result(ids[first : first + part.count])
                 first += part.count
@@ -339,6 +360,9 @@ class Outlet:
             self._recover()
         else:
             self._send()
+
+    def _ids(self, request: Request, raw: bytes) -> list[str]:
+        return ids_of_columns(raw, sum(part.count for part in request.parts)) if self._columns else published_ids(raw)
 
     def _recover(self) -> None:
         """All has come back: what was not stored goes again, in order, except for what must not."""
@@ -405,7 +429,7 @@ class Outlet:
         self._begin_anew()
         if len(refused.parts) > 1:
             # One of the batches was meant: each by itself tells which.
-            alone = [Request([part], publish_request(self._resource, [part.batch])) for part in refused.parts]
+            alone = [Request([part], self._write(self._resource, [part.batch])) for part in refused.parts]
             self._under_way.extendleft(reversed(alone))
             return []
         return self._with_those_behind([(part, error) for part in refused.parts], error)
@@ -417,7 +441,7 @@ class Outlet:
         left = [part for part in behind if not part.any_of(keys)]
         late = [part for part in (*behind, *self._waiting) if part.any_of(keys)]
         if late:
-            self._under_way = deque(Request([part], publish_request(self._resource, [part.batch])) for part in left)
+            self._under_way = deque(Request([part], self._write(self._resource, [part.batch])) for part in left)
             self._waiting = [part for part in self._waiting if not part.any_of(keys)]
         return [
             *failed,

@@ -111,7 +111,8 @@ class GrpcTransport:
             elif error is not None:
                 described.set_exception(error)
             else:
-                described.set_result(OwnServer(self._calls, self._target, self.clock))
+                server = v1.Description.FromString(asked.result())
+                described.set_result(OwnServer(self._calls, self._target, self.clock, server))
 
         self._calls.repeated(DESCRIBE, v1.DescribeRequest().SerializeToString()).add_done_callback(answered)
         return described
