@@ -33,9 +33,10 @@ from bench.workload import (
     check_order,
     even_pairs,
     random_pairs,
+    side_by_side,
     split,
 )
-from inorder import Message, Pending, PubSub, Subscription, Topic
+from inorder import Columns, Message, Pending, PubSub, Subscription, Topic
 
 KEYS = 1_000
 BATCH = 1_000
@@ -46,7 +47,8 @@ UNANSWERED = 8  # batches: a publisher need not wait for each, and should not ru
 STRICT_BATCH = 100
 AHEAD = 3  # lists that come while one is worked on
 OURS, NATS, REDIS, GOOGLE = "inorder", "NATS JetStream", "Redis Streams, everysec", "Google's client"
-LISTS, POSTGRESQL = "inorder, by lists", "PostgreSQL, COPY and SKIP LOCKED"
+COLUMNS, LISTS = "inorder, by columns", "inorder, by lists"
+POSTGRESQL = "PostgreSQL, COPY and SKIP LOCKED"
 RARELY = ", gc.set_threshold(5_000)"  # as a program may say that makes many objects, and none in circles
 
 _names = numbers()
@@ -87,6 +89,7 @@ def _end_to_end(effort: Effort, address: str) -> Table:
     contestants: dict[str, Callable[[], float]] = {
         OURS: partial(_through_our_client, address, count),
         LISTS: partial(_through_our_lists, address, count, BATCH, WINDOW),
+        COLUMNS: partial(_through_our_columns, address, count),
     }
     missing: dict[str, str] = {}
     with ExitStack() as stack:
@@ -98,7 +101,7 @@ def _end_to_end(effort: Effort, address: str) -> Table:
                 contestants[name] = partial(run, stack.enter_context(start()), of_peer)
             except Missing as reason:
                 missing[name] = str(reason)
-        for name in {LISTS, REDIS} & contestants.keys():
+        for name in {LISTS, COLUMNS, REDIS} & contestants.keys():
             contestants[name + RARELY] = partial(_collecting_rarely, contestants[name])
         rates = interleaved(contestants, effort)
     return Table(
@@ -107,6 +110,7 @@ def _end_to_end(effort: Effort, address: str) -> Table:
         [
             Row(f"{how}, against {peer}", rates[ours], rates.get(peer, ()), target, missing.get(peer, ""))
             for ours, how, targets in (
+                (COLUMNS, "by columns", (Target(8), Target(3))),
                 (LISTS, "by lists", (Target(8), Target(3))),
                 (OURS, "a handler for each", (None, None)),
             )
@@ -114,17 +118,19 @@ def _end_to_end(effort: Effort, address: str) -> Table:
         ]
         + [
             Row(
-                f"by lists, against {REDIS}, both{RARELY}",
-                rates[LISTS + RARELY],
+                f"{how}, against {REDIS}, both{RARELY}",
+                rates[ours + RARELY],
                 rates.get(REDIS + RARELY, ()),
                 None,
                 missing.get(REDIS, ""),
             )
+            for ours, how in ((COLUMNS, "by columns"), (LISTS, "by lists"))
         ],
         [
             f"Up to {WINDOW:,} messages of a key are out at once, in order. Ours syncs before it answers a publish;",
-            "NATS syncs every two minutes, Redis every second. By lists, as the peers: a list is taken, handled and",
-            "acked as one. A handler is an `async def` that is called, and acks, message by message.",
+            "NATS syncs every two minutes, Redis every second. By columns and by lists, as the peers: a list is taken,",
+            "handled and acked as one; by columns nobody makes an object of each message, as Redis's client does not.",
+            "A handler is an `async def` that is called, and acks, message by message.",
         ],
     )
 
@@ -193,10 +199,42 @@ def _through_our_lists(address: str, count: int, size: int, window: int) -> floa
     return count / elapsed
 
 
-def _publish(topic: Topic, pairs: Sequence[Pair], size: int) -> None:
+def _through_our_columns(address: str, count: int) -> float:
+    pairs, received = random_pairs(count, KEYS), list[bytes]()
+    with _subscribed(address, max_outstanding_per_key=WINDOW) as (topic, subscription):
+        columns = subscription.columns(BATCH, ahead=AHEAD)
+
+        def consume() -> None:
+            for leased in columns:
+                received.extend(leased.data)
+                columns.ack(leased)
+                if len(received) >= count:
+                    break
+
+        consumer = threading.Thread(target=consume)
+        start = perf_counter()
+        consumer.start()
+        _publish(topic, pairs, BATCH, side_by_side)
+        consumer.join(PATIENCE_SECONDS)
+        elapsed = perf_counter() - start
+        columns.close()
+    check_order(received, count)
+    return count / elapsed
+
+
+def _objects(batch: Sequence[Pair]) -> list[Message]:
+    return [Message(data, ordering_key=key) for key, data in batch]
+
+
+def _publish(
+    topic: Topic,
+    pairs: Sequence[Pair],
+    size: int,
+    made: Callable[[Sequence[Pair]], list[Message] | Columns] = _objects,
+) -> None:
     unanswered: deque[Pending[list[str]]] = deque()
     for batch in split(pairs, size):
-        unanswered.append(topic.publish_many([Message(data, ordering_key=key) for key, data in batch]))
+        unanswered.append(topic.publish_many(made(batch)))
         if len(unanswered) == UNANSWERED:
             unanswered.popleft().result()
     for answer in unanswered:

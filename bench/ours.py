@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.peers import Missing, NewPublisher, NewQueue, Queue
-from bench.workload import OPTIONS, ORDERED, Pair
+from bench.workload import OPTIONS, ORDERED, Pair, side_by_side
 from inorder import Message, PubSub, Subscription, Topic
 from inorder.broker import MessageQueue
 from inorder.commits import Sync
-from inorder.message import Columns, Leased
+from inorder.message import Leased
 
 TOPIC, SUBSCRIPTION = "t", "s"
-
-_first, _second = itemgetter(0), itemgetter(1)
 
 
 def check() -> None:
@@ -74,7 +71,7 @@ class ColumnBroker(Broker):
     _leased: Leased
 
     def publish(self, messages: Sequence[Pair]) -> None:
-        self._broker.publish(TOPIC, Columns([*map(_first, messages)], [*map(_second, messages)]))
+        self._broker.publish(TOPIC, side_by_side(messages))
 
     def take(self, count: int) -> list[bytes]:
         self._leased = self._broker.lease(SUBSCRIPTION, count)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from random import Random
 from typing import Any, TypeVar
 
-from inorder import Metrics
+from inorder import Columns, Metrics
 from inorder.options import QueueLimits, SubscriptionOptions
 
 T = TypeVar("T")
@@ -47,6 +48,14 @@ def _pairs(chosen: Iterable[int], keys: int) -> list[Pair]:
         pairs.append((f"key-{key}", f"{key} {sent[key]}".encode().ljust(MESSAGE_BYTES)))
         sent[key] += 1
     return pairs
+
+
+_key, _data = itemgetter(0), itemgetter(1)
+
+
+def side_by_side(pairs: Sequence[Pair]) -> Columns:
+    """The same as columns."""
+    return Columns([*map(_key, pairs)], [*map(_data, pairs)])
 
 
 def split(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -372,6 +372,11 @@ class SubscriptionOptions(_OtherSpellings):
         check_annotations(self.annotations)
 
     @property
+    def window(self) -> int:
+        """How many of a key may be out; 0 if keys mean nothing. When that changes, all that is out is taken back."""
+        return self.max_outstanding_per_key if self.enable_message_ordering else 0
+
+    @property
     def max_failures(self) -> int | None:
         """After so many failed deliveries a message is poison; None: never."""
         if self.on_poison == "block":

@@ -289,7 +289,7 @@ class Intake:
         if self._terms.options is not self._options:
             self._follow()
         with self._lock:
-            if options is not self._options and not _same_rules(options, self._options):
+            if options is not self._options and not same_rules(options, self._options):
                 messages = []  # taken back when the rules changed
             stopped = self.stopped
             if not stopped:
@@ -545,7 +545,7 @@ class Intake:
                 self._lose(SubscriptionNotFound(self._subscription))
                 return
             self._set_options(options)
-            if _window(options) != _window(before):
+            if options.window != before.window:
                 self._change_line()
         self._keep_leases()
         with self._lock:
@@ -563,7 +563,7 @@ class Intake:
         self._let_go(list(self._held))
         self._left.clear()
         self.doubts.difference_update([message._lease for message in self._line.messages()])
-        self._line = Line() if not _window(self._options) else KeyedLine() if self._one_per_key else WindowLine()
+        self._line = Line() if not self._options.window else KeyedLine() if self._one_per_key else WindowLine()
         self._out_before = {lease: message._record[KEY] for lease, message in self._out.items()}
         for key in filter(None, self._out_before.values()):
             self._line.hold(key)
@@ -746,13 +746,9 @@ def _log_what_stays(released: Pending[None]) -> None:
         _log.debug("messages could not be returned: %s", error)
 
 
-def _same_rules(options: SubscriptionOptions | None, others: SubscriptionOptions | None) -> bool:
-    return options is not None and others is not None and _window(options) == _window(others)
-
-
-def _window(options: SubscriptionOptions) -> int:
-    """How many of a key may be out; 0 if keys mean nothing."""
-    return options.max_outstanding_per_key if options.enable_message_ordering else 0
+def same_rules(options: SubscriptionOptions | None, others: SubscriptionOptions | None) -> bool:
+    """Whether what was taken by these was not taken back by the others."""
+    return options is not None and others is not None and options.window == others.window
 
 
 def _over_us(message: Message) -> int:

@@ -1,7 +1,7 @@
-"""`for message in subscription`, `async for message in subscription`, and the same by batches.
+"""`for message in subscription`, `async for message in subscription`, and the same by batches and by columns.
 
 What the loop has got is kept leased until it asks for more; it is up to the loop's body to ack or nack
-it. Gap records go to the subscription's "gap" listeners, in their place.
+it. Gap records go to the subscription's "gap" listeners, in their place; among columns they are what they are.
 """
 
 from __future__ import annotations
@@ -11,41 +11,57 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 from inorder.client.intake import Intake
 from inorder.client.listeners import Listeners, finish, finish_here
+from inorder.client.stock import NOTHING, Stock
 from inorder.errors import FailedPrecondition
-from inorder.message import DATA, Gap, Message, before_their_place
+from inorder.message import DATA, Gap, Leased, Message, before_their_place
 from inorder.pending import Pending
 from inorder.transport import Transport
 
+T = TypeVar("T")
 
-class Iteration(ABC):
-    """What both kinds of loop do alike: some messages at a time, those before are let go of."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool, ahead: int
-    ) -> None:
+class Iteration(ABC, Generic[T]):
+    """What all kinds of loop do alike, each for lists of its kind."""
+
+    def __init__(self, listeners: Listeners) -> None:
         self._listeners = listeners
-        self._size = size
         self._problems: deque[str] = deque()
-        self._current: list[Message] = []
-        self._given = False  # whether the loop has got these; until then its listeners may end it
-        self._poked = False
+        self._given = False  # whether the loop has got what is at hand; until then its listeners may end it
         self._ended = False
         self.closed: Pending[None] = Pending()  # the broker has what went back; nobody waits for the loop itself
-        # No more than what the loop works on, or has asked for: others share the rest, and nothing has to go back.
-        self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key, ahead * size)
 
     @abstractmethod
     def _wake(self) -> None:
         """There may be a message. Called on any thread; returns at once."""
 
+    @abstractmethod
+    def _stop(self) -> Pending[None]:
+        """Return what the loop has not got; done when the broker has it."""
+
+    @abstractmethod
+    def _advance(self) -> Iterator[Sequence[Awaitable[object]] | None]:
+        """Let go of the list before and go to the next one, or, when poked or at the end, to none.
+
+        Yields what is to be awaited on the way, or None: then wait to be woken.
+        """
+
+    @abstractmethod
+    def _at_hand(self) -> T:
+        """The list that was gone to."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """The loop is over. Whoever left it in the middle may still answer the messages of that moment."""
+
     def close(self) -> Pending[None]:
         """Have the loop end when it asks for the next message."""
         if not self._ended:
             self._ended = True
-            self._intake.stop().hand_to(self.closed)
+            self._stop().hand_to(self.closed)
         self._wake()
         return self.closed
 
@@ -54,6 +70,46 @@ class Iteration(ABC):
 
     def needs_this_thread(self) -> bool:
         return False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def _report(self, problem: str) -> None:
+        self._problems.append(problem)
+        self._wake()
+
+    def _tell_problems(self) -> Iterator[Sequence[Awaitable[object]]]:
+        while self._problems:
+            yield self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
+
+    def _got(self) -> T | None:
+        """What the loop gets; nothing if it was ended, perhaps on the way to it: then these go back."""
+        if self._ended:
+            self.leave()
+            return None
+        self._given = True
+        return self._at_hand()
+
+
+class MessageIteration(Iteration[list[Message]]):
+    """Some messages at a time; those before are let go of."""
+
+    def __init__(
+        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool, ahead: int
+    ) -> None:
+        super().__init__(listeners)
+        self._size = size
+        self._current: list[Message] = []
+        self._poked = False
+        # No more than what the loop works on, or has asked for: others share the rest, and nothing has to go back.
+        self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key, ahead * size)
+
+    def _stop(self) -> Pending[None]:
+        return self._intake.stop()
+
+    def _at_hand(self) -> list[Message]:
+        return self._current
 
     def poke(self) -> None:
         """Have the loop go round, with no messages if there are none. Called on any thread; returns at once."""
@@ -87,32 +143,18 @@ class Iteration(ABC):
         """Return messages that nobody has begun: they come again at once, and have not failed."""
         self._intake.give_back(messages)
 
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
     def leave(self) -> None:
-        """The loop is over. Whoever left it in the middle may still answer the messages of that moment."""
         self.close()
         if self._given:
             for message in self._current:
                 self._intake.leave(message)
         self._intake.close()
 
-    def _report(self, problem: str) -> None:
-        self._problems.append(problem)
-        self._wake()
-
     def _advance(self) -> Iterator[Sequence[Awaitable[object]] | None]:
-        """Let go of the messages before and go to the next ones, or, when poked or at the end, to none.
-
-        Yields what is to be awaited on the way, or None: then wait to be woken.
-        """
         while True:
             self._let_go(self._current)
             self._current, self._given = [], False
-            while self._problems:
-                yield self._listeners.tell_error(FailedPrecondition(self._problems.popleft()))
+            yield from self._tell_problems()
             if self._ended:
                 return
             self._current = self._intake.next_ones(self._size)
@@ -144,28 +186,56 @@ class Iteration(ABC):
     def _let_go(self, messages: Iterable[Message]) -> None:
         self._intake.finished_together(messages)
 
-    def _got(self) -> list[Message] | None:
-        """What the loop gets; nothing if it was ended, perhaps on the way to it: then these go back."""
-        if self._ended:
-            self.leave()
-            return None
-        self._given = True
+
+class ColumnIteration(Iteration[Leased]):
+    """A list at a time, as columns; what is left of the one before has failed."""
+
+    def __init__(self, transport: Transport, subscription: str, listeners: Listeners, size: int, ahead: int) -> None:
+        super().__init__(listeners)
+        self._current = NOTHING
+        self._stock = Stock(transport, subscription, self._wake, self._report, size, ahead * size)
+
+    def ack(self, leased: Leased) -> Pending[None]:
+        """These of the list that the loop has got are done."""
+        return self._stock.ack(leased)
+
+    def nack(self, leased: Leased) -> Pending[None]:
+        """These of the list that the loop has got have failed."""
+        return self._stock.nack(leased)
+
+    def leave(self) -> None:
+        self.close()
+        self._stock.leave(given=self._given)
+
+    def _stop(self) -> Pending[None]:
+        return self._stock.stop()
+
+    def _at_hand(self) -> Leased:
         return self._current
 
+    def _advance(self) -> Iterator[Sequence[Awaitable[object]] | None]:
+        while True:
+            self._given = False
+            yield from self._tell_problems()
+            if self._ended:
+                return
+            if (found := self._stock.next()) is not None:
+                self._current = found
+                return
+            yield None
 
-class ThreadIteration(Iteration):
+
+class _InThread(Iteration[T]):
     """Blocks the thread until there is a message."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool, ahead: int
-    ) -> None:
+    def __init__(self, *args: Any) -> None:
         self._arrived = threading.Event()
-        super().__init__(transport, subscription, listeners, size, one_per_key, ahead)
+        super().__init__(*args)
 
     def _wake(self) -> None:
         self._arrived.set()
 
-    def next(self) -> list[Message] | None:
+    def next(self) -> T | None:
         """The next messages, as soon as there are some; None when closed."""
         for left in self._advance():
             if left is not None:
@@ -176,16 +246,14 @@ class ThreadIteration(Iteration):
         return self._got()
 
 
-class TaskIteration(Iteration):
+class _InTask(Iteration[T]):
     """Suspends the task until there is a message."""
 
-    def __init__(
-        self, transport: Transport, subscription: str, listeners: Listeners, size: int, one_per_key: bool, ahead: int
-    ) -> None:
+    def __init__(self, transport: Transport, *args: Any) -> None:
         self._clock = transport.clock
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
-        super().__init__(transport, subscription, listeners, size, one_per_key, ahead)
+        super().__init__(transport, *args)  # type: ignore[arg-type]  # of the kind of lists, which is next in line
 
     def _wake(self) -> None:
         try:
@@ -194,7 +262,7 @@ class TaskIteration(Iteration):
             if not self._ended:
                 self._clock.call_at(0, self.leave)  # not here: whoever wakes us expects that we return at once
 
-    async def next(self) -> list[Message] | None:
+    async def next(self) -> T | None:
         """The next messages, as soon as there are some; None when closed."""
         for left in self._advance():
             if left is not None:
@@ -203,3 +271,19 @@ class TaskIteration(Iteration):
                 await self._arrived.wait()
                 self._arrived.clear()
         return self._got()
+
+
+class ThreadIteration(_InThread[list[Message]], MessageIteration):
+    """A `for` loop over messages."""
+
+
+class TaskIteration(_InTask[list[Message]], MessageIteration):
+    """An `async for` loop over messages."""
+
+
+class ThreadColumns(_InThread[Leased], ColumnIteration):
+    """A `for` loop over columns."""
+
+
+class TaskColumns(_InTask[Leased], ColumnIteration):
+    """An `async for` loop over columns."""

@@ -9,18 +9,28 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 from inorder.client.connection import Connection
-from inorder.client.iteration import Iteration, TaskIteration, ThreadIteration
+from inorder.client.iteration import (
+    ColumnIteration,
+    Iteration,
+    MessageIteration,
+    TaskColumns,
+    TaskIteration,
+    ThreadColumns,
+    ThreadIteration,
+)
 from inorder.client.listeners import Handler, Listeners, finish_here
 from inorder.client.stream import Stream, open_stream
 from inorder.clock import Clock
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
-from inorder.message import Gap, Message
+from inorder.message import Gap, Leased, Message
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, Unacked
 from inorder.options import SubscriptionOptions, build, check_flag, check_name, check_whole, named
 from inorder.pending import Pending
 
 H = TypeVar("H", bound=Handler)
-Loop = TypeVar("Loop", bound=Iteration)
+Loop = TypeVar("Loop", bound=Iteration[Any])
+MessageLoop = TypeVar("MessageLoop", bound=MessageIteration)
+ColumnLoop = TypeVar("ColumnLoop", bound=ColumnIteration)
 
 
 class Subscription:
@@ -35,7 +45,7 @@ class Subscription:
         self._options: dict[str, Any] = {}  # set before the subscription exists
         self._stream: Stream | None = None
         self._opening = threading.RLock()
-        self._iterations: set[Iteration] = set()
+        self._iterations: set[Iteration[Any]] = set()
 
     @property
     def clock(self) -> Clock:
@@ -195,23 +205,34 @@ class Subscription:
         check_whole("ahead", ahead, at_least=0)
         return Batches(self, max_messages, one_per_key, ahead)
 
-    def _begin(self, kind: type[Loop], size: int, one_per_key: bool, ahead: int) -> Loop:
-        iteration = kind(self._transport, self.name, self._listeners, size, one_per_key, ahead)
+    def columns(self, max_messages: int = 1_000, *, ahead: int = 0) -> ColumnBatches:
+        """Lists of messages, as they come, until `close`, as columns: for whoever needs no object of each message.
+
+        Of a key a list has as many as `max_outstanding_per_key` lets out, in order. A gap record is among them, and its
+        data is a `Gap`. `ahead` is as in `batches`. Answer for all of a list before asking for the next: what is not
+        answered by then has failed.
+        """
+        check_whole("max_messages", max_messages)
+        check_whole("ahead", ahead, at_least=0)
+        return ColumnBatches(self, max_messages, ahead)
+
+    def _begin(self, kind: Callable[..., Loop], *how: Any) -> Loop:
+        iteration = kind(self._transport, self.name, self._listeners, *how)
         self._connection.opened(iteration)
         self._iterations.add(iteration)
         iteration.closed.add_done_callback(lambda _: self._forget(iteration))
         return iteration
 
-    def _end_soon(self, iteration: Iteration) -> None:
+    def _end_soon(self, iteration: Iteration[Any]) -> None:
         # A loop that was left is ended by the garbage collector, which may run in the middle of anything,
         # with any lock held. So the work is left to the clock's thread.
         self._transport.clock.call_at(0, partial(self._end, iteration))
 
-    def _end(self, iteration: Iteration) -> None:
+    def _end(self, iteration: Iteration[Any]) -> None:
         iteration.leave()
         self._forget(iteration)
 
-    def _forget(self, iteration: Iteration) -> None:
+    def _forget(self, iteration: Iteration[Any]) -> None:
         self._connection.forget(iteration)
         self._iterations.discard(iteration)
 
@@ -253,7 +274,7 @@ class Batches:
         self._size = size
         self._one_per_key = one_per_key
         self._ahead = ahead
-        self._iteration: Iteration | None = None
+        self._iteration: MessageIteration | None = None
         self._poked = False
         self._closed = False
 
@@ -318,12 +339,69 @@ class Batches:
         if self._iteration is not None:
             self._iteration.close()
 
-    def _begin(self, kind: type[Loop]) -> Loop:
+    def _begin(self, kind: Callable[..., MessageLoop]) -> MessageLoop:
         if self._iteration is not None:
             raise FailedPrecondition("batches can be read by one loop; call batches() again for another")
         iteration = self._iteration = self._subscription._begin(kind, self._size, self._one_per_key, self._ahead)
         if self._poked:
             iteration.poke()
+        if self._closed:
+            iteration.close()
+        return iteration
+
+
+class ColumnBatches:
+    """The messages of a subscription as columns; one loop over it, which ends when this or the subscription is closed.
+
+    A list is answered whole, or in parts: `columns.ack(leased.without(failed))`.
+    """
+
+    def __init__(self, subscription: Subscription, size: int, ahead: int) -> None:
+        self._subscription = subscription
+        self._size = size
+        self._ahead = ahead
+        self._iteration: ColumnIteration | None = None
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Leased]:
+        iteration = self._begin(ThreadColumns)
+        try:
+            while (leased := iteration.next()) is not None:
+                yield leased
+        finally:
+            self._subscription._end_soon(iteration)
+
+    async def __aiter__(self) -> AsyncIterator[Leased]:
+        iteration = self._begin(TaskColumns)
+        try:
+            while (leased := await iteration.next()) is not None:
+                yield leased
+        finally:
+            self._subscription._end_soon(iteration)
+
+    def ack(self, leased: Leased) -> Pending[None]:
+        """Messages of the list at hand are done; `InvalidAckId` names those that are not ours, or no longer."""
+        return Pending.of(None) if self._iteration is None else self._iteration.ack(leased)
+
+    def nack(self, leased: Leased) -> Pending[None]:
+        """Messages of the list at hand have failed: they come again, in their places."""
+        return Pending.of(None) if self._iteration is None else self._iteration.nack(leased)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the list at hand is the last one."""
+        return self._closed or (self._iteration is not None and self._iteration.ended)
+
+    def close(self) -> None:
+        """End the loop when it asks for the next list."""
+        self._closed = True
+        if self._iteration is not None:
+            self._iteration.close()
+
+    def _begin(self, kind: Callable[..., ColumnLoop]) -> ColumnLoop:
+        if self._iteration is not None:
+            raise FailedPrecondition("columns can be read by one loop; call columns() again for another")
+        iteration = self._iteration = self._subscription._begin(kind, self._size, self._ahead)
         if self._closed:
             iteration.close()
         return iteration

@@ -798,7 +798,7 @@ class Subscription:
 
     def update(self, options: SubscriptionOptions) -> None:
         """Deliver by other rules from now on. If those of order change, what is out comes again."""
-        change = _window(options) != _window(self.options)
+        change = options.window != self.options.window
         if change:
             self.release([lease for lease, _ in self.leases.out()])  # by the rules by which they went
         self._set_options(options)
@@ -1021,8 +1021,3 @@ def _seconds_since(time_us: int, now_us: int) -> float:
 
 def _count_gaps(records: Iterable[Record]) -> int:
     return sum(map(isinstance, map(_data, records), repeat(Gap)))
-
-
-def _window(options: SubscriptionOptions) -> int:
-    """How many of a key may be out; 0 if keys mean nothing."""
-    return options.max_outstanding_per_key if options.enable_message_ordering else 0

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from inorder.clock import Clock
-from inorder.message import Batch, Gap, Message, Source
+from inorder.message import Batch, Gap, Leased, Message, Recipient, Source
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
@@ -35,6 +35,14 @@ class Taken(NamedTuple):
     since_us: int  # their leases last from then on, by the clock of the transport: from afar it took time to come
 
 
+class TakenLists(NamedTuple):
+    """The same as columns."""
+
+    batches: Sequence[Leased]
+    options: SubscriptionOptions | None
+    since_us: int
+
+
 class Deliveries(Protocol):
     """One consumer of a subscription. Lease numbers mean something to this object only."""
 
@@ -53,13 +61,16 @@ class Deliveries(Protocol):
         Raises `SubscriptionNotFound` once the subscription is deleted.
         """
 
+    def lease(self, max_messages: int, max_bytes: int, alone: bool, recipient: Recipient, room: int) -> TakenLists:
+        """As `take`, without an object of each message."""
+
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         """Answer for leases, each once; the reply, once that is durable, is those that were over already."""
 
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         """Keep leases for so long from now; the reply is those that were over already."""
 
-    def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
+    def release(self, leases: Sequence[int], recipient: Recipient) -> Pending[None]:
         """Give back what was not begun, and be a consumer no longer."""
 
     def close(self) -> Pending[None]:

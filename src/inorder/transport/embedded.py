@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from inorder.broker import MessageQueue
 from inorder.errors import Closed, InorderError
-from inorder.message import Batch, Gap, Message, Source
+from inorder.message import Batch, Gap, Message, Recipient, Source
 from inorder.metadata import BlockedKey, Metrics, SubscriptionMetadata, TopicMetadata, Unacked
 from inorder.options import SubscriptionOptions, TopicOptions
 from inorder.pending import Pending
-from inorder.transport import Taken
+from inorder.transport import Taken, TakenLists
 
 T = TypeVar("T")
 
@@ -139,6 +139,16 @@ class EmbeddedDeliveries:
             messages = [message for message in messages if message._lease not in over]
         return Taken(messages, options, now_us)
 
+    def lease(self, max_messages: int, max_bytes: int, alone: bool, recipient: Recipient, room: int) -> TakenLists:
+        options, now_us = self.terms.options, self._broker.clock.now_us()
+        if not max_messages:
+            return TakenLists((), options, now_us)
+        leased = self._broker.lease(self._subscription, max_messages, recipient, max_bytes=max_bytes, alone=alone)
+        while options is not self.terms.options:
+            options = self.terms.options
+            leased = leased.without({*self._broker.over(self._subscription, leased.leases)})
+        return TakenLists((leased,) if leased.leases else (), options, now_us)
+
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         try:
             over = self._broker.settle(self._subscription, acks, nacks)
@@ -152,8 +162,8 @@ class EmbeddedDeliveries:
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         return Pending.run(lambda: self._broker.extend(self._subscription, leases, seconds))
 
-    def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
-        return Pending.run(lambda: self._broker.release(self._subscription, leases, source))
+    def release(self, leases: Sequence[int], recipient: Recipient) -> Pending[None]:
+        return Pending.run(lambda: self._broker.release(self._subscription, leases, recipient))
 
     def close(self) -> Pending[None]:
         return Pending.run(lambda: self._broker.unwatch(self._subscription, self.terms))

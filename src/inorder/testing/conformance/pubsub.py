@@ -35,7 +35,7 @@ from inorder.testing.conformance.pubsub_changes import ChangedOptions, DeletedAn
 from inorder.testing.conformance.pubsub_closing import Closing, ClosingAll, LoopsThatEndEarly  # noqa: E402
 from inorder.testing.conformance.pubsub_handlers import Handlers, HandlersThatFail, SubscriberFlowControl  # noqa: E402
 from inorder.testing.conformance.pubsub_keys import Gaps, Poison, Pulling, Replay  # noqa: E402
-from inorder.testing.conformance.pubsub_loops import AsyncLoops, Loops  # noqa: E402
+from inorder.testing.conformance.pubsub_loops import AsyncLoops, ColumnLoops, Loops  # noqa: E402
 from inorder.testing.conformance.pubsub_misuse import Existence, Misuse, SubscriptionOptionsOfAHandle  # noqa: E402
 from inorder.testing.conformance.pubsub_ordering import AcceptanceCriteria, BehaviourRequirements  # noqa: E402
 from inorder.testing.conformance.pubsub_publishing import (  # noqa: E402
@@ -64,6 +64,7 @@ class PubSubConformance(
     LoopsThatEndEarly,
     Loops,
     AsyncLoops,
+    ColumnLoops,
     Gaps,
     Poison,
     Replay,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from random import Random
+from typing import TypeAlias, cast
 
 import pytest
 
-from inorder.client.subscription import Batches, Subscription
-from inorder.errors import SubscriptionNotFound
-from inorder.message import Message
+from inorder.client.subscription import Batches, ColumnBatches, Subscription
+from inorder.errors import FailedPrecondition, InvalidAckId, InvalidArgument, SubscriptionNotFound
+from inorder.message import Columns, Gap, Leased, Message
+from inorder.pending import Pending
 from inorder.testing.conformance.pubsub_case import PATIENCE_SECONDS, PubSubCase, result, text, texts
 
 Body: TypeAlias = Callable[[Message], object]  # of a loop; what it returns, if true, ends the loop
@@ -43,8 +45,54 @@ def each_ahead(subscription: Subscription, body: Body) -> None:
             break
 
 
+class OfColumns:
+    """A list of one, as far as a message can do the same."""
+
+    def __init__(self, columns: ColumnBatches, leased: Leased) -> None:
+        self._columns = columns
+        self._leased = leased
+        self.ordering_key = leased.keys[0]
+        self.data = leased.data[0]
+        self.delivery_attempt = leased.attempts[0]
+
+    def ack(self) -> Pending[None]:
+        return self._columns.ack(self._leased)
+
+    def nack(self) -> Pending[None]:
+        return self._columns.nack(self._leased)
+
+
+def each_column(subscription: Subscription, body: Body) -> None:
+    """A `for` loop over columns of one message each, of which others come while it works on one."""
+    columns = subscription.columns(1, ahead=3)
+    for leased in columns:
+        if body(cast(Message, OfColumns(columns, leased))):
+            break
+
+
+def each_column_async(subscription: Subscription, body: Body) -> None:
+    """An `async for` loop over columns of one message each."""
+
+    async def run() -> None:
+        columns = subscription.columns(1)
+        async for leased in columns:
+            if body(cast(Message, OfColumns(columns, leased))):
+                break
+
+    asyncio.run(run())
+
+
+KINDS = {
+    "for": each,
+    "async_for": each_async,
+    "ahead": each_ahead,
+    "columns": each_column,
+    "async_columns": each_column_async,
+}
+
+
 class Loops(PubSubCase):
-    @pytest.fixture(params=[each, each_async, each_ahead], ids=["for", "async_for", "ahead"])
+    @pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
     def loop(self, request: pytest.FixtureRequest) -> Loop:
         """Once for each kind of loop."""
         return request.param  # type: ignore[no-any-return]
@@ -79,7 +127,7 @@ class Loops(PubSubCase):
             self.wait_until(lambda number=number: len(received) == number + 1)  # type: ignore[misc]
         looping.result(PATIENCE_SECONDS)
 
-    @pytest.mark.parametrize("loop", [each, each_async], ids=["for", "async_for"])
+    @pytest.mark.parametrize("loop", [each, each_async, each_column_async], ids=["for", "async_for", "async_columns"])
     @pytest.mark.parametrize("window", [0, 1, 10])
     def test_what_a_loop_did_not_give_is_there_at_once_when_it_is_left(self, loop: Loop, window: int) -> None:
         subscription = self.subscribe_ordered(max_outstanding_per_key=window) if window else self.subscribe()
@@ -93,7 +141,7 @@ class Loops(PubSubCase):
         [message, *_] = result(subscription.pull(10))
         assert (text(message), message.delivery_attempt) == ("2", 1)
 
-    @pytest.mark.parametrize("loop", [each, each_async], ids=["for", "async_for"])
+    @pytest.mark.parametrize("loop", [each, each_async, each_column_async], ids=["for", "async_for", "async_columns"])
     def test_what_a_loop_did_not_give_is_there_at_once_after_an_error(self, loop: Loop) -> None:
         subscription = self.subscribe()
         self.publish("1", "2", "3")
@@ -105,7 +153,7 @@ class Loops(PubSubCase):
             loop(subscription, body)
         assert [(text(m), m.delivery_attempt) for m in self.pull()] == [("2", 1), ("3", 1)]
 
-    @pytest.mark.parametrize("loop", [each, each_async], ids=["for", "async_for"])
+    @pytest.mark.parametrize("loop", [each, each_async, each_column_async], ids=["for", "async_for", "async_columns"])
     def test_a_loop_leaves_to_others_what_it_does_not_work_on(self, loop: Loop) -> None:
         subscription = self.subscribe_ordered()
         self.publish_by_letter(*"abcdefghij")
@@ -422,3 +470,191 @@ class AsyncLoops(PubSubCase):
             return received
 
         assert asyncio.run(main()) == [f"{number}" for number in range(10)]
+
+
+class ColumnLoops(PubSubCase):
+    def columns(self, size: int = 100, *, ahead: int = 0) -> ColumnBatches:
+        return self.pubsub.subscription("worker").columns(size, ahead=ahead)
+
+    def test_a_list_is_acked_whole(self) -> None:
+        self.subscribe_ordered(max_outstanding_per_key=10)
+        result(self.topic().publish_many(Columns(["a", "b", None, "a"], [b"1", b"2", b"3", b"4"])))
+        received: list[tuple[str, bytes]] = []
+        columns = self.columns()
+        for leased in columns:
+            received += zip(leased.keys, leased.data, strict=True)
+            result(columns.ack(leased))
+            if len(received) == 4:
+                break
+        assert sorted(received) == [("", b"3"), ("a", b"1"), ("a", b"4"), ("b", b"2")]
+        self.wait_until(lambda: self.backlog() == 0)
+
+    @pytest.mark.parametrize("ahead", [0, 3])
+    def test_what_failed_comes_again_before_what_is_behind_it(self, ahead: int) -> None:
+        self.subscribe_ordered(max_outstanding_per_key=10)
+        self.publish(*"123456", key="k")
+        self.wait_until(lambda: self.backlog() == 6)
+        done: list[bytes] = []
+        attempts: list[int] = []
+        columns = self.columns(2, ahead=ahead)
+        for leased in columns:
+            attempts += leased.attempts
+            if leased.data[0] == b"3" and leased.attempts[0] < 3:
+                result(columns.nack(leased))
+                continue
+            done += leased.data
+            result(columns.ack(leased))
+            if len(done) == 6:
+                break
+        assert done == [b"1", b"2", b"3", b"4", b"5", b"6"]
+        assert max(attempts) == 3
+
+    def test_a_list_is_answered_in_parts(self) -> None:
+        self.subscribe(ack_deadline=600)
+        self.publish("1", "2", "3")
+        self.wait_until(lambda: self.backlog() == 3)
+        columns = self.columns()
+        for leased in columns:
+            first, others = leased.only(leased.leases[:1]), leased.without(leased.leases[:1])
+            result(columns.ack(first))
+            for answer in (columns.ack, columns.nack):
+                with pytest.raises(InvalidAckId) as caught:
+                    result(answer(first))
+                assert len(caught.value.ack_ids) == 1
+            result(columns.nack(others))
+            break
+        assert sorted((text(m), m.delivery_attempt) for m in self.consume(2)) == [("2", 2), ("3", 2)]
+
+    @pytest.mark.parametrize("ahead", [0, 3])
+    def test_what_is_not_answered_has_failed(self, ahead: int) -> None:
+        self.subscribe_ordered(ack_deadline=600, max_outstanding_per_key=10)
+        self.publish("1", "2", "3", key="k")
+        self.wait_until(lambda: self.backlog() == 3)
+        done: list[tuple[bytes, int]] = []
+        columns = self.columns(1, ahead=ahead)
+        for leased in columns:
+            if leased.attempts[0] == 1 and leased.data[0] == b"1":
+                continue
+            done += zip(leased.data, leased.attempts, strict=True)
+            columns.ack(leased)
+            if len(done) == 3:
+                break
+        assert [data for data, _ in done] == [b"1", b"2", b"3"]
+        assert done[0][1] == 2
+
+    def test_the_list_at_hand_may_be_answered_when_the_loop_was_left(self) -> None:
+        self.subscribe(ack_deadline=600)
+        self.publish("1", "2")
+        self.wait_until(lambda: self.backlog() == 2)
+        columns = self.columns(1, ahead=1)
+        left = next(iter(columns))
+        result(columns.ack(left))
+        [message] = self.consume(1)
+        assert {left.data[0], message.data} == {b"1", b"2"}
+        self.wait_until(lambda: self.backlog() == 0)
+
+    def test_lists_that_wait_are_kept_leased(self) -> None:
+        self.subscribe_ordered(ack_deadline=self.kept_deadline, max_outstanding_per_key=10)
+        self.publish("1", "2", "3", key="k")
+        self.wait_until(lambda: self.backlog() == 3)
+        received: list[tuple[bytes, int]] = []
+        columns = self.columns(1, ahead=2)
+        for leased in columns:
+            received += zip(leased.data, leased.attempts, strict=True)
+            if len(received) == 1:
+                self.assert_never(lambda: self.pull(), 1.5 * self.kept_deadline)
+            result(columns.ack(leased))
+            if len(received) == 3:
+                break
+        assert received == [(b"1", 1), (b"2", 1), (b"3", 1)]
+
+    def test_a_gap_is_among_the_messages(self) -> None:
+        self.subscribe_ordered(queue_limits={"max_messages": 2}, max_outstanding_per_key=10)
+        self.publish("1", "2", "lost", key="k")
+        found: list[bytes | Gap] = []
+        columns = self.columns()
+        for leased in columns:
+            found += leased.data
+            columns.ack(leased)
+            if len(found) >= 3:
+                break
+        assert found[:2] == [b"1", b"2"]
+        gap = found[2]
+        assert isinstance(gap, Gap)
+        assert (gap.ordering_key, gap.count, gap.reason) == ("k", 1, "dropped")
+
+    def test_no_more_come_than_flow_control_allows(self) -> None:
+        self.subscribe(ack_deadline=600, flow_control={"max_messages": 3})
+        self.publish(*"123456789")
+        self.wait_until(lambda: self.backlog() == 9)
+        received: list[bytes] = []
+        columns = self.columns(2, ahead=5)
+        for leased in columns:
+            received += leased.data
+            metrics = result(self.pubsub.subscription("worker").metrics())
+            assert metrics.outstanding_messages <= 3
+            result(columns.ack(leased))
+            if len(received) == 9:
+                break
+        assert sorted(received) == [b"%d" % number for number in range(1, 10)]
+
+    def test_what_was_out_when_the_rules_changed_comes_again_in_order(self) -> None:
+        subscription = self.subscribe_ordered(ack_deadline=600, max_outstanding_per_key=10)
+        self.publish(*"12345", key="k")
+        self.wait_until(lambda: self.backlog() == 5)
+        received: list[bytes] = []
+        columns = self.columns(1, ahead=3)
+        for leased in columns:
+            if len(received) == 1:
+                result(subscription.set_options(max_outstanding_per_key=2))
+                with pytest.raises(InvalidAckId):
+                    result(columns.ack(leased))
+                received += [b"-"]
+                continue
+            received += leased.data
+            result(columns.ack(leased))
+            if received[-1] == b"5":
+                break
+        assert received == [b"1", b"-", b"2", b"3", b"4", b"5"]
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_no_key_is_reordered_whatever_fails(self, seed: int) -> None:
+        chance = Random(seed)
+        self.subscribe_ordered(max_outstanding_per_key=chance.choice([1, 3, 1_000]), ack_deadline=600)
+        keys, count = "abcde", 300
+        sent = [(chance.choice(keys), number) for number in range(count)]
+        columns_sent = Columns([key for key, _ in sent], [b"%d" % number for _, number in sent])
+        result(self.topic().publish_many(columns_sent))
+        done: dict[str, list[int]] = {key: [] for key in keys}
+        columns = self.columns(chance.choice([1, 7, 50]), ahead=chance.choice([0, 2]))
+        for leased in columns:
+            numbers = list(map(int, leased.data))
+            failed_keys: set[str] = set()
+            acks, nacks = [], []
+            for lease, key, number in zip(leased.leases, leased.keys, numbers, strict=True):
+                if key in failed_keys or chance.random() < 0.1:
+                    failed_keys.add(key)
+                    nacks.append(lease)
+                else:
+                    done[key].append(number)
+                    acks.append(lease)
+            columns.ack(leased.only(acks))
+            if chance.random() < 0.5:
+                columns.nack(leased.only(nacks))
+            if sum(map(len, done.values())) >= count:
+                break
+        for key in keys:
+            assert done[key] == [number for of, number in sent if of == key]
+
+    def test_what_cannot_be_is_refused(self) -> None:
+        subscription = self.subscribe()
+        for wrong in (0, -1, True, "10", 1.5):
+            with pytest.raises(InvalidArgument, match="max_messages"):
+                subscription.columns(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="ahead"):
+            subscription.columns(1, ahead=-1)
+        columns = subscription.columns()
+        columns.close()
+        assert (columns.closed, list(columns)) == (True, [])
+        with pytest.raises(FailedPrecondition, match="one loop"):
+            next(iter(columns))

@@ -16,10 +16,10 @@ from google.pubsub_v1.types import pubsub
 
 from inorder.clock import MICROSECONDS, Clock, Timer
 from inorder.errors import InorderError, NotFound, SubscriptionNotFound
-from inorder.message import Message, Record, Source, delivered
+from inorder.message import Leased, Message, Recipient, Record, Source, delivered
 from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
-from inorder.transport import Taken
+from inorder.transport import Taken, TakenLists
 from inorder.transport.grpc.calls import Calls, pause_after, pauses
 from inorder.transport.grpc.plain_answers import PlainAnswers
 from inorder.transport.grpc.stream import STREAMING_PULL, Terms
@@ -65,13 +65,24 @@ class PlainDeliveries:
         threading.Thread(target=self._run, name="inorder-stream", daemon=True).start()
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
+        received, since_us = self._received(max_messages)
+        messages = read(received, lambda prefix: _From(prefix, source))
+        return Taken(messages, self.terms.options, since_us)
+
+    def lease(self, max_messages: int, max_bytes: int, alone: bool, recipient: Recipient, room: int) -> TakenLists:
+        received, since_us = self._received(max_messages)
+        leases = [lease for _, lease in received]
+        attempts = [max(one.delivery_attempt, 1) for one, _ in received]
+        records = [_record(one.message, _split(one.message.message_id)[1]) for one, _ in received]
+        return TakenLists([Leased(leases, attempts, records)] if leases else [], self.terms.options, since_us)
+
+    def _received(self, max_messages: int) -> tuple[list[tuple[Any, int]], int]:
+        """What has come, and from when its leases last."""
         with self._lock:
             if self._failure is not None and max_messages:
                 raise self._failure
             received, self._arrived = self._arrived, []
-            since_us = self._since_us
-        messages = read(received, lambda prefix: _From(prefix, source))
-        return Taken(messages, self.terms.options, since_us)
+            return received, self._since_us
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         return self._answers.settle(acks, nacks)
@@ -79,7 +90,7 @@ class PlainDeliveries:
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         return self._answers.extend(leases, seconds)
 
-    def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
+    def release(self, leases: Sequence[int], recipient: Recipient) -> Pending[None]:
         return self._answers.settle((), leases).map(lambda _: None)
 
     def close(self) -> Pending[None]:

@@ -24,13 +24,13 @@ from inorder.errors import (
     Unauthenticated,
     Unavailable,
 )
-from inorder.message import KEY, Leased, Message, Source, started_us
+from inorder.message import KEY, Leased, Recipient, Source, started_us
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, MAX_MESSAGE_BYTES, SubscriptionOptions, check_number
 from inorder.pending import Pending
 from inorder.protocol import PROTOCOL_KEY
 from inorder.protocol import inorder_v1_pb2 as v1
 from inorder.protocol.options import told
-from inorder.transport import Taken
+from inorder.transport import Taken, TakenLists
 from inorder.transport.grpc.answering import CallAnswers, Said, fill
 from inorder.transport.grpc.calls import Calls, look_later, pause_after, pauses
 from inorder.transport.grpc.columns import arrived
@@ -121,17 +121,19 @@ class OwnDeliveries:
     # -- for the consumer --------------------------------------------------------------------------
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
+        batches, options, since_us = self.lease(max_messages, max_bytes, alone, source, room)
+        return Taken([message for batch in batches for message in batch.messages(source)], options, since_us)
+
+    def lease(self, max_messages: int, max_bytes: int, alone: bool, recipient: Recipient, room: int) -> TakenLists:
         with self._lock:
             if self._failure is not None and max_messages:
                 raise self._failure
             options = self.terms.options
             taken, self._arrived = self._arrived, []
+            batches = [batch for batch, _ in taken]
             if max_messages:
-                self._want(max_messages if not self._eager else room, max_bytes, alone, [batch for batch, _ in taken])
-        messages: list[Message] = []
-        for batch, _ in taken:
-            messages += batch.messages(source)
-        return Taken(messages, options, min([since_us for _, since_us in taken], default=0))
+                self._want(max_messages if not self._eager else room, max_bytes, alone, batches)
+        return TakenLists(batches, options, min([since_us for _, since_us in taken], default=0))
 
     def _want(self, room: int, max_bytes: int, alone: bool, batches: Sequence[Leased]) -> None:
         """Say how much more may come, now that these are taken."""
@@ -162,7 +164,7 @@ class OwnDeliveries:
             return Pending.failed(error)
         return self._say(Said(kept=leases, seconds=seconds))
 
-    def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
+    def release(self, leases: Sequence[int], recipient: Recipient) -> Pending[None]:
         return self._say(Said(released=leases)).map(lambda _: None) if leases else Pending.of(None)
 
     def close(self) -> Pending[None]:
@@ -317,7 +319,7 @@ class OwnDeliveries:
             self._arrived = []
         elif not self._ready:
             self._unsaid = [*chain(*self._unconfirmed.values()), *self._unsaid]  # once more, on this stream
-        elif before is None or _rules(before) != _rules(options):
+        elif before is None or before.window != options.window:
             self._arrived = []  # taken back, as the rules are others
         if not self._ready:
             self._unconfirmed.clear()
@@ -465,11 +467,6 @@ def _behind(batches: Sequence[Leased], over: Sequence[int]) -> set[int]:
             elif record[KEY] and record[KEY] in keys:
                 behind.add(lease)
     return behind
-
-
-def _rules(options: SubscriptionOptions) -> tuple[bool, int]:
-    """Those of order: when they change, the server takes back all that is out."""
-    return options.enable_message_ordering, options.max_outstanding_per_key if options.enable_message_ordering else 0
 
 
 def _serial(prefix: str) -> str:
