@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from inorder import Message, PubSub, SubscriptionOptions
+from inorder import Columns, Message, PubSub, SubscriptionOptions
 from inorder.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -118,6 +118,28 @@ def test_a_loop_gets_messages(pubsub: PubSub) -> None:
         if len(received) == 5:
             break
     assert received == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_loop_gets_columns(pubsub: PubSub, ahead: int) -> None:
+    topic = pubsub.topic("orders").create().result()
+    subscription = topic.subscription("worker").create(message_ordering=True).result()
+    keys = ["a", "b"] * 5
+    topic.publish_many(Columns(keys, [b"%d" % number for number in range(10)])).result()
+    received: dict[str, list[int]] = {"a": [], "b": []}
+    columns = subscription.columns(3, ahead=ahead)
+    failed = 0
+    for leased in columns:
+        if failed < 2:  # which each key has once in a list, and all of it comes again
+            failed += 1
+            columns.nack(leased).result()
+            continue
+        for key, data in zip(leased.keys, leased.data, strict=True):
+            received[key].append(int(data))
+        columns.ack(leased).result()
+        if sum(map(len, received.values())) == 10:
+            break
+    assert received == {"a": [0, 2, 4, 6, 8], "b": [1, 3, 5, 7, 9]}
 
 
 def test_what_is_missing_or_there_already_is_told_as_ever(pubsub: PubSub) -> None:

@@ -92,7 +92,7 @@ KINDS = {
 
 
 class Loops(PubSubCase):
-    @pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
+    @pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
     def loop(self, request: pytest.FixtureRequest) -> Loop:
         """Once for each kind of loop."""
         return request.param  # type: ignore[no-any-return]
