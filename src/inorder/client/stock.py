@@ -150,7 +150,9 @@ class Stock:
                 if self._timer is None and self._waiting:
                     self._set_timer()
         if outdated:
-            self._release(_leases(taken.batches)).add_done_callback(self._return)
+            self._give_back(_leases(taken.batches))
+        else:
+            self._follow()  # they may have come with another deadline
 
     def _holding(self) -> list[_Held]:
         """All that is not answered."""
@@ -186,6 +188,8 @@ class Stock:
                 self._begin_return()
         if not acks and not nacks:
             return Pending.of(others)
+        if nacks:
+            self._deliveries.hold()
         settled = self._deliveries.settle(acks, nacks)
         self._note(settled)
         settled.add_done_callback(self._return if nacks else self._acked)
@@ -199,6 +203,7 @@ class Stock:
         with self._lock:
             self._at_hand.leased = self._at_hand.leased.without({*leases})
             self._begin_return()
+        self._deliveries.hold()
         self._return()
 
     # -- what goes back ----------------------------------------------------------------------------
@@ -233,6 +238,10 @@ class Stock:
             leases = _leases(held.leased for held in self._waiting)
             self._waiting.clear()
             self._begin_return()
+        self._give_back(leases)
+
+    def _give_back(self, leases: Sequence[int]) -> None:
+        self._deliveries.hold()
         self._release(leases).add_done_callback(self._return)
 
     def _release(self, leases: Sequence[int]) -> Pending[None]:
@@ -253,6 +262,8 @@ class Stock:
     def _keep(self) -> None:
         with self._lock:
             held = [] if self._left else self._holding()
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = None
             if not held:
                 return
@@ -285,6 +296,8 @@ class Stock:
             self._lose(SubscriptionNotFound(self._subscription))
         elif not same_rules(options, before):
             self._have_lost(())
+        else:
+            self._keep()  # by the deadline that is in force now
 
     def _lose(self, error: InorderError) -> None:
         with self._lock:

@@ -21,6 +21,7 @@ from inorder.message import Record
 GRAIN_US = 1_000
 OPEN = 1 << 62  # the end of a span that the next grant may lengthen
 TIDY = 1_024  # leases that may have ended before their places in the list are given up
+WORTH = 16  # so many are moved up at the most for one that ended in front of them
 
 
 class Leases:
@@ -171,7 +172,7 @@ class Leases:
         base, recent, own = self._base, self._recent, self._own_deadline
         if leases and leases[0] >= base and _is_run(leases):
             start, count = leases[0] - base, len(leases)
-            if start:
+            if start or WORTH * count < len(recent):
                 recent[start : start + count] = repeat(None, count)
                 self._ended += count
             else:  # as mostly: what went first is over first

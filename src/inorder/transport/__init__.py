@@ -64,6 +64,9 @@ class Deliveries(Protocol):
     def lease(self, max_messages: int, max_bytes: int, alone: bool, recipient: Recipient, room: int) -> TakenLists:
         """As `take`, without an object of each message."""
 
+    def hold(self) -> None:
+        """Have nothing more come from afar until somebody asks for more."""
+
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         """Answer for leases, each once; the reply, once that is durable, is those that were over already."""
 

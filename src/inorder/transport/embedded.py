@@ -149,6 +149,9 @@ class EmbeddedDeliveries:
             leased = leased.without({*self._broker.over(self._subscription, leased.leases)})
         return TakenLists((leased,) if leased.leases else (), options, now_us)
 
+    def hold(self) -> None:
+        """Nothing comes by itself."""
+
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         try:
             over = self._broker.settle(self._subscription, acks, nacks)

@@ -30,7 +30,7 @@ class Broker:
         self.sent: list[Leased] = []
         self.on_lease: Callable[[], None] = lambda: None
         self.said: list[tuple[str, list[int], Pending[Any]]] = []
-        self.wakes = 0
+        self.wakes = self.holds = 0
         self._next = 1
 
     def deliveries(self, *_: object) -> Broker:
@@ -50,6 +50,9 @@ class Broker:
         on_lease, self.on_lease = self.on_lease, lambda: None
         on_lease()
         return TakenLists(batches, options, now_us)
+
+    def hold(self) -> None:
+        self.holds += 1
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
         return self._hear("ack" if acks else "nack", acks or nacks)
@@ -103,6 +106,7 @@ def test_nothing_is_given_out_until_all_has_come_that_was_sent_before_a_failure_
     assert texts(at_hand) == ["a1", "a2"]
     assert at_hand is not None
     failed = lists.nack(at_hand)
+    assert broker.holds == 1, "or what is given back would be sent again at once, and again"
     assert lists.next() is None, "the broker has not heard it"
     broker.send("a5", "a6")  # before it did
     broker.answer("nack")
@@ -223,6 +227,10 @@ def test_other_options_change_nothing_for_what_waits(broker: Broker) -> None:
         enable_message_ordering=True, max_outstanding_per_key=10, ack_deadline_seconds=20
     )
     assert texts(lists.next()) == ["a2"]
+    assert broker.answer("ack") == [1]
+    assert broker.answer("keep") == [2], "by the deadline that is in force by now"
+    broker.clock.advance(10)
+    assert broker.answer("keep") == [2]
 
 
 def test_a_subscription_that_is_gone_is_told(broker: Broker) -> None:

@@ -76,6 +76,9 @@ class PlainDeliveries:
         records = [_record(one.message, _split(one.message.message_id)[1]) for one, _ in received]
         return TakenLists([Leased(leases, attempts, records)] if leases else [], self.terms.options, since_us)
 
+    def hold(self) -> None:
+        """The server knows no such word."""
+
     def _received(self, max_messages: int) -> tuple[list[tuple[Any, int]], int]:
         """What has come, and from when its leases last."""
         with self._lock:

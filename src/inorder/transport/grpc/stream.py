@@ -135,6 +135,12 @@ class OwnDeliveries:
                 self._want(max_messages if not self._eager else room, max_bytes, alone, batches)
         return TakenLists(batches, options, min([since_us for _, since_us in taken], default=0))
 
+    def hold(self) -> None:
+        with self._lock:
+            self._may_come, self._may_come_bytes = self._came, self._came_bytes
+            self._told_may_come, self._told_may_come_bytes = -1, -1
+            self._more.notify()
+
     def _want(self, room: int, max_bytes: int, alone: bool, batches: Sequence[Leased]) -> None:
         """Say how much more may come, now that these are taken."""
         if self._closing:
