@@ -389,6 +389,7 @@ class MessageQueue(Turns):
         alone: bool = True,
     ) -> Leased:
         """As `take`, for whoever needs no object of each message, or passes them on."""
+        check_whole("max_messages", max_messages)
 
         def lease(state: State, now_us: int) -> Decision[Leased]:
             if source is not None:
@@ -530,6 +531,8 @@ class MessageQueue(Turns):
         """The subscription and its leases, if these are the messages, or the ack ids, of a pull: much cheaper."""
         if isinstance(ack_ids, Leased):
             prefix, leases = ack_ids.ack_id_prefix, ack_ids.leases
+            if not isinstance(leases, range):  # perhaps put together by hand
+                leases = [*dict.fromkeys(leases)]
         elif (leased := leases_of(ack_ids)) is not None:
             prefix, leases = leased
         else:

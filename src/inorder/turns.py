@@ -36,9 +36,8 @@ from inorder.pending import Pending
 T = TypeVar("T")
 Wake = Callable[[], None]
 Report = Callable[[str], None]
-WriteIds = Callable[
-    [str, int, int], Sequence[str]
-]  # of so many messages: what their ids begin with, the first position
+# Of so many messages: what their ids begin with, the first position, and how many they are.
+WriteIds = Callable[[str, int, int], Sequence[str]]
 
 SYNC_SECONDS = 0.1  # with sync="interval": what a crash of the machine may cost
 

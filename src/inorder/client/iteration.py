@@ -215,6 +215,7 @@ class ColumnIteration(Iteration[Leased]):
 
     def _advance(self) -> Iterator[Sequence[Awaitable[object]] | None]:
         while True:
+            self._stock.fail_rest()
             self._given = False
             yield from self._tell_problems()
             if self._ended:

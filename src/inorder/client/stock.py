@@ -62,6 +62,7 @@ class Stock:
         self._lock = threading.Lock()
         self._waiting: deque[_Held] = deque()
         self._at_hand = _Held(NOTHING, 0)  # what of it is not answered
+        self._prefix: str | None = None  # of the ack ids of all lists
         self._returning = 0  # so many answers must come before anything is given out
         self._returns = 0  # how often that began
         self._unsettled: set[Pending[Any]] = set()  # answers and returns that the broker has not confirmed
@@ -71,7 +72,6 @@ class Stock:
         self.stopped = False
         self._gone_back: Pending[None] = Pending()  # what waited here when it was stopped
         self._deliveries = transport.deliveries(subscription, wake, report, ahead > 0)
-        self.id_prefix = self._deliveries.id_prefix
         self.ack_id_prefix = self._deliveries.ack_id_prefix
         self._options: SubscriptionOptions | None = self._deliveries.terms.options
         self._flow = FlowControl()
@@ -92,9 +92,7 @@ class Stock:
 
         Raises what keeps the broker from delivering here ever again.
         """
-        with self._lock:
-            left = self._at_hand.leased.leases
-        self._answer((), left)
+        self.fail_rest()
         self._follow()
         self._give_back_what_is_late()
         if not self._waiting:
@@ -106,6 +104,7 @@ class Stock:
                 return None
             self._at_hand = self._cut()
             given = self._at_hand.leased
+            self._prefix = given.ack_id_prefix
         if self._ahead:
             try:
                 self._take()
@@ -162,37 +161,49 @@ class Stock:
 
     def ack(self, leased: Leased) -> Pending[None]:
         """These of the list at hand are done."""
-        return self._answer(leased.leases, ()).map(self._check)
+        return self._say(leased, done=True)
 
     def nack(self, leased: Leased) -> Pending[None]:
         """These of the list at hand have failed."""
-        return self._answer((), leased.leases).map(self._check)
+        return self._say(leased, done=False)
 
-    def _check(self, over: Sequence[int]) -> None:
-        if over:
-            raise InvalidAckId(*(f"{self.ack_id_prefix}{lease}" for lease in over))
+    def _say(self, leased: Leased, *, done: bool) -> Pending[None]:
+        if leased.ack_id_prefix != self._prefix:  # of another subscription, where its numbers mean others
+            return nobodys(leased)
 
-    def _answer(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
-        """Tell the broker what of the list at hand is done, or has failed; the reply is those that are not ours."""
+        def check(over: list[int]) -> None:
+            if over:
+                raise InvalidAckId(*(f"{leased.ack_id_prefix}{lease}" for lease in over))
+
+        return self._answer(leased.leases, done=done).map(check)
+
+    def fail_rest(self) -> None:
+        """What of the list at hand is not answered has failed."""
+        with self._lock:
+            left = self._at_hand.leased.leases
+        self._answer(left, done=False)
+
+    def _answer(self, leases: Sequence[int], *, done: bool) -> Pending[list[int]]:
+        """Tell the broker what became of the list at hand, or a part of it; the reply is those that are not ours."""
         others: list[int] = []
         with self._lock:
             left = self._at_hand.leased
-            if (acks or nacks) == left.leases:
+            if leases == left.leases:
                 self._at_hand.leased = NOTHING
             else:
                 ours = {*left.leases}
-                others = [lease for lease in (*acks, *nacks) if lease not in ours]
-                acks, nacks = ([*dict.fromkeys(filter(ours.__contains__, some))] for some in (acks, nacks))
-                self._at_hand.leased = left.without({*acks, *nacks})
-            if nacks:
+                others = [lease for lease in leases if lease not in ours]
+                leases = [*dict.fromkeys(filter(ours.__contains__, leases))]
+                self._at_hand.leased = left.without({*leases})
+            if leases and not done:
                 self._begin_return()
-        if not acks and not nacks:
+        if not leases:
             return Pending.of(others)
-        if nacks:
+        if not done:
             self._deliveries.hold()
-        settled = self._deliveries.settle(acks, nacks)
+        settled = self._deliveries.settle(leases, ()) if done else self._deliveries.settle((), leases)
         self._note(settled)
-        settled.add_done_callback(self._return if nacks else self._acked)
+        settled.add_done_callback(self._acked if done else self._return)
         return settled.map(lambda over: [*over, *others]) if others else settled
 
     def _acked(self, settled: Pending[list[int]]) -> None:
@@ -344,3 +355,8 @@ def _joined(lists: Sequence[Leased]) -> Leased:
 
 def _leases(lists: Iterable[Leased]) -> list[int]:
     return [lease for leased in lists for lease in leased.leases]
+
+
+def nobodys(leased: Leased) -> Pending[None]:
+    """The answer about leases that are not ours."""
+    return Pending.failed(InvalidAckId(*leased.ack_ids())) if leased.leases else Pending.of(None)

@@ -19,6 +19,7 @@ from inorder.client.iteration import (
     ThreadIteration,
 )
 from inorder.client.listeners import Handler, Listeners, finish_here
+from inorder.client.stock import nobodys
 from inorder.client.stream import Stream, open_stream
 from inorder.clock import Clock
 from inorder.errors import FailedPrecondition, SubscriptionNotFound
@@ -381,11 +382,11 @@ class ColumnBatches:
 
     def ack(self, leased: Leased) -> Pending[None]:
         """Messages of the list at hand are done; `InvalidAckId` names those that are not ours, or no longer."""
-        return Pending.of(None) if self._iteration is None else self._iteration.ack(leased)
+        return nobodys(leased) if self._iteration is None else self._iteration.ack(leased)
 
     def nack(self, leased: Leased) -> Pending[None]:
         """Messages of the list at hand have failed: they come again, in their places."""
-        return Pending.of(None) if self._iteration is None else self._iteration.nack(leased)
+        return nobodys(leased) if self._iteration is None else self._iteration.nack(leased)
 
     @property
     def closed(self) -> bool:

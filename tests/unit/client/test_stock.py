@@ -42,7 +42,7 @@ class Broker:
         records = [
             (lease, text[0], text.encode(), None, 0, len(text), 0) for lease, text in zip(leases, texts, strict=True)
         ]
-        self.sent.append(Leased(leases, [1] * len(texts), records))
+        self.sent.append(Leased(leases, [1] * len(texts), records, self.ack_id_prefix))
 
     def lease(self, max_messages: int, max_bytes: int, alone: bool, recipient: Recipient, room: int) -> TakenLists:
         batches, self.sent = self.sent, []

@@ -617,6 +617,51 @@ class ColumnLoops(PubSubCase):
                 break
         assert received == [b"1", b"-", b"2", b"3", b"4", b"5"]
 
+    def test_what_is_left_of_the_last_list_has_failed(self) -> None:
+        self.subscribe(ack_deadline=600)
+        self.publish("1", "2")
+        self.wait_until(lambda: self.backlog() == 2)
+        columns = self.columns()
+        for leased in columns:
+            result(columns.ack(leased.only(leased.leases[:1])))
+            columns.close()
+        [message] = self.consume(1)
+        assert message.delivery_attempt == 2
+
+    def test_leases_are_kept_by_a_deadline_that_was_shortened(self) -> None:
+        subscription = self.subscribe(ack_deadline=600)
+        self.publish("1", "2")
+        self.wait_until(lambda: self.backlog() == 2)
+        received: list[tuple[bytes, int]] = []
+        columns = self.columns(1)
+        for leased in columns:
+            received += zip(leased.data, leased.attempts, strict=True)
+            if len(received) == 1:
+                result(subscription.set_options(ack_deadline_seconds=self.kept_deadline))
+            else:
+                self.assert_never(lambda: self.pull(), 1.5 * self.kept_deadline)
+            result(columns.ack(leased))
+            if len(received) == 2:
+                break
+        assert sorted(received) == [(b"1", 1), (b"2", 1)]
+
+    def test_a_list_of_another_subscription_is_not_ours(self) -> None:
+        self.subscribe("worker", ack_deadline=600)
+        self.subscribe("other", ack_deadline=600)
+        self.publish("1")
+        self.wait_until(lambda: self.backlog() == 1 and self.backlog("other") == 1)
+        ours, others = self.columns(), self.pubsub.subscription("other").columns()
+        mine, theirs = next(iter(ours)), next(iter(others))
+        unread = self.columns()
+        for columns, leased in ((ours, theirs), (others, mine), (unread, mine)):
+            for answer in (columns.ack, columns.nack):
+                with pytest.raises(InvalidAckId) as caught:
+                    result(answer(leased))
+                assert list(caught.value.ack_ids) == leased.ack_ids()
+        assert (self.backlog(), self.backlog("other")) == (1, 1)
+        result(ours.ack(mine))
+        self.wait_until(lambda: (self.backlog(), self.backlog("other")) == (0, 1))
+
     @pytest.mark.parametrize("seed", range(4))
     def test_no_key_is_reordered_whatever_fails(self, seed: int) -> None:
         chance = Random(seed)

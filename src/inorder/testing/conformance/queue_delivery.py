@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inorder.errors import FailedPrecondition, InvalidAckId
+from inorder.errors import FailedPrecondition, InvalidAckId, InvalidArgument
 from inorder.message import Columns, Message
 from inorder.testing.conformance.case import PATIENCE_SECONDS, QueueCase, texts, waits
 from inorder.testing.history import History, anomalies
@@ -442,6 +442,20 @@ class Delivery(QueueCase):
         assert caught.value.ack_ids == (leased.ack_ids()[0],)
         assert self.pull_texts() == ["1"]
         assert self.queue.metrics("worker").backlog_messages == 1
+
+    def test_a_lease_that_is_named_twice_is_acked_once(self) -> None:
+        self.subscribe(enable_message_ordering=True)
+        self.queue.publish("orders", Columns(["a", "b", "c"], [b"1", b"2", b"3"]))
+        leased = self.queue.lease("worker", 2)
+        self.queue.ack(leased._replace(leases=[*leased.leases, *leased.leases]))
+        metrics = self.queue.metrics("worker")
+        assert (metrics.counters.acked, metrics.outstanding_messages, metrics.backlog_messages) == (2, 0, 1)
+
+    @pytest.mark.parametrize("wrong", [0, -1, True, "1"])
+    def test_how_many_to_lease_is_a_whole_number(self, wrong: Any) -> None:
+        self.subscribe()
+        with self.refused(InvalidArgument, "max_messages"):
+            self.queue.lease("worker", wrong)
 
     def test_what_was_leased_of_a_subscription_that_is_gone_is_over(self) -> None:
         self.subscribe()

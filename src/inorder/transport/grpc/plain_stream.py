@@ -74,7 +74,9 @@ class PlainDeliveries:
         leases = [lease for _, lease in received]
         attempts = [max(one.delivery_attempt, 1) for one, _ in received]
         records = [_record(one.message, _split(one.message.message_id)[1]) for one, _ in received]
-        return TakenLists([Leased(leases, attempts, records)] if leases else [], self.terms.options, since_us)
+        # Google's ack ids have nothing in common, so these begin with what our numbers are of.
+        batches = [Leased(leases, attempts, records, f"{self._subscription}-")] if leases else []
+        return TakenLists(batches, self.terms.options, since_us)
 
     def hold(self) -> None:
         """The server knows no such word."""

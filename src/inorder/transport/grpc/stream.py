@@ -335,7 +335,7 @@ class OwnDeliveries:
         return too_late
 
     def _take_in(self, delivery: v1.Delivery, left_us: int) -> None:
-        batch = arrived(delivery.messages, self._offset)
+        batch = arrived(delivery.messages, self._offset)._replace(ack_id_prefix=self.ack_id_prefix)
         self._next_lease = max(self._next_lease, batch.leases[-1] + 1)  # they are granted one after another
         self._came += len(batch.records)
         self._came_bytes = delivery.sent_bytes
