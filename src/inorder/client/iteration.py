@@ -226,7 +226,7 @@ class ColumnIteration(Iteration[Leased]):
             yield None
 
 
-class _InThread(Iteration[T]):
+class InThread(Iteration[T]):
     """Blocks the thread until there is a message."""
 
     def __init__(self, *args: Any) -> None:
@@ -247,7 +247,7 @@ class _InThread(Iteration[T]):
         return self._got()
 
 
-class _InTask(Iteration[T]):
+class InTask(Iteration[T]):
     """Suspends the task until there is a message."""
 
     def __init__(self, transport: Transport, *args: Any) -> None:
@@ -274,17 +274,17 @@ class _InTask(Iteration[T]):
         return self._got()
 
 
-class ThreadIteration(_InThread[list[Message]], MessageIteration):
+class ThreadIteration(InThread[list[Message]], MessageIteration):
     """A `for` loop over messages."""
 
 
-class TaskIteration(_InTask[list[Message]], MessageIteration):
+class TaskIteration(InTask[list[Message]], MessageIteration):
     """An `async for` loop over messages."""
 
 
-class ThreadColumns(_InThread[Leased], ColumnIteration):
+class ThreadColumns(InThread[Leased], ColumnIteration):
     """A `for` loop over columns."""
 
 
-class TaskColumns(_InTask[Leased], ColumnIteration):
+class TaskColumns(InTask[Leased], ColumnIteration):
     """An `async for` loop over columns."""

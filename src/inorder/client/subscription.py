@@ -6,11 +6,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, cast, overload
 
 from inorder.client.connection import Connection
 from inorder.client.iteration import (
     ColumnIteration,
+    InTask,
+    InThread,
     Iteration,
     MessageIteration,
     TaskColumns,
@@ -30,8 +32,8 @@ from inorder.pending import Pending
 
 H = TypeVar("H", bound=Handler)
 Loop = TypeVar("Loop", bound=Iteration[Any])
-MessageLoop = TypeVar("MessageLoop", bound=MessageIteration)
-ColumnLoop = TypeVar("ColumnLoop", bound=ColumnIteration)
+T = TypeVar("T")
+In = TypeVar("In", bound=Iteration[Any])
 
 
 class Subscription:
@@ -267,33 +269,70 @@ class Subscription:
         return f"Subscription({self.name!r}, topic={self.topic!r})"
 
 
-class Batches:
-    """The messages of a subscription by lists; one loop over it, which ends when this or the subscription is closed."""
+class _Lists(Generic[T, In]):
+    """The messages of a subscription list by list; one loop, which ends when this or the subscription is closed."""
 
-    def __init__(self, subscription: Subscription, size: int, one_per_key: bool, ahead: int) -> None:
+    _name: ClassVar[str]  # of the call that makes it
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        in_thread: Callable[..., InThread[T]],
+        in_task: Callable[..., InTask[T]],
+        *how: Any,
+    ) -> None:
         self._subscription = subscription
-        self._size = size
-        self._one_per_key = one_per_key
-        self._ahead = ahead
-        self._iteration: MessageIteration | None = None
-        self._poked = False
+        self._in_thread = in_thread
+        self._in_task = in_task
+        self._how = how
+        self._iteration: In | None = None
         self._closed = False
 
-    def __iter__(self) -> Iterator[list[Message]]:
-        iteration = self._begin(ThreadIteration)
+    def __iter__(self) -> Iterator[T]:
+        iteration = self._begin(self._in_thread)
         try:
-            while (batch := iteration.next()) is not None:
-                yield batch
+            while (found := iteration.next()) is not None:
+                yield found
         finally:
             self._subscription._end_soon(iteration)
 
-    async def __aiter__(self) -> AsyncIterator[list[Message]]:
-        iteration = self._begin(TaskIteration)
+    async def __aiter__(self) -> AsyncIterator[T]:
+        iteration = self._begin(self._in_task)
         try:
-            while (batch := await iteration.next()) is not None:
-                yield batch
+            while (found := await iteration.next()) is not None:
+                yield found
         finally:
             self._subscription._end_soon(iteration)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the list at hand is the last one."""
+        return self._closed or (self._iteration is not None and self._iteration.ended)
+
+    def close(self) -> None:
+        """End the loop when it asks for the next list."""
+        self._closed = True
+        if self._iteration is not None:
+            self._iteration.close()
+
+    def _begin(self, kind: Callable[..., Loop]) -> Loop:
+        if self._iteration is not None:
+            raise FailedPrecondition(f"{self._name} can be read by one loop; call {self._name}() again for another")
+        iteration = self._subscription._begin(kind, *self._how)
+        self._iteration = cast(In, iteration)  # which both kinds of loop are
+        if self._closed:
+            iteration.close()
+        return iteration
+
+
+class Batches(_Lists[list[Message], MessageIteration]):
+    """The messages of a subscription by lists."""
+
+    _name = "batches"
+
+    def __init__(self, subscription: Subscription, *how: Any) -> None:
+        super().__init__(subscription, ThreadIteration, TaskIteration, *how)
+        self._poked = False
 
     def poke(self) -> None:
         """Have the loop go round, with an empty list if there are no messages. Returns at once, on any thread."""
@@ -329,56 +368,23 @@ class Batches:
         if self._iteration is not None:
             self._iteration.give_back(messages)
 
-    @property
-    def closed(self) -> bool:
-        """Whether the list at hand is the last one."""
-        return self._closed or (self._iteration is not None and self._iteration.ended)
-
-    def close(self) -> None:
-        """End the loop when it asks for the next list."""
-        self._closed = True
-        if self._iteration is not None:
-            self._iteration.close()
-
-    def _begin(self, kind: Callable[..., MessageLoop]) -> MessageLoop:
-        if self._iteration is not None:
-            raise FailedPrecondition("batches can be read by one loop; call batches() again for another")
-        iteration = self._iteration = self._subscription._begin(kind, self._size, self._one_per_key, self._ahead)
+    def _begin(self, kind: Callable[..., Loop]) -> Loop:
+        iteration = super()._begin(kind)
         if self._poked:
-            iteration.poke()
-        if self._closed:
-            iteration.close()
+            self.poke()
         return iteration
 
 
-class ColumnBatches:
-    """The messages of a subscription as columns; one loop over it, which ends when this or the subscription is closed.
+class ColumnBatches(_Lists[Leased, ColumnIteration]):
+    """The messages of a subscription as columns.
 
     A list is answered whole, or in parts: `columns.ack(leased.without(failed))`.
     """
 
-    def __init__(self, subscription: Subscription, size: int, ahead: int) -> None:
-        self._subscription = subscription
-        self._size = size
-        self._ahead = ahead
-        self._iteration: ColumnIteration | None = None
-        self._closed = False
+    _name = "columns"
 
-    def __iter__(self) -> Iterator[Leased]:
-        iteration = self._begin(ThreadColumns)
-        try:
-            while (leased := iteration.next()) is not None:
-                yield leased
-        finally:
-            self._subscription._end_soon(iteration)
-
-    async def __aiter__(self) -> AsyncIterator[Leased]:
-        iteration = self._begin(TaskColumns)
-        try:
-            while (leased := await iteration.next()) is not None:
-                yield leased
-        finally:
-            self._subscription._end_soon(iteration)
+    def __init__(self, subscription: Subscription, *how: Any) -> None:
+        super().__init__(subscription, ThreadColumns, TaskColumns, *how)
 
     def ack(self, leased: Leased) -> Pending[None]:
         """Messages of the list at hand are done; `InvalidAckId` names those that are not ours, or no longer."""
@@ -387,22 +393,3 @@ class ColumnBatches:
     def nack(self, leased: Leased) -> Pending[None]:
         """Messages of the list at hand have failed: they come again, in their places."""
         return nobodys(leased) if self._iteration is None else self._iteration.nack(leased)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the list at hand is the last one."""
-        return self._closed or (self._iteration is not None and self._iteration.ended)
-
-    def close(self) -> None:
-        """End the loop when it asks for the next list."""
-        self._closed = True
-        if self._iteration is not None:
-            self._iteration.close()
-
-    def _begin(self, kind: Callable[..., ColumnLoop]) -> ColumnLoop:
-        if self._iteration is not None:
-            raise FailedPrecondition("columns can be read by one loop; call columns() again for another")
-        iteration = self._iteration = self._subscription._begin(kind, self._size, self._ahead)
-        if self._closed:
-            iteration.close()
-        return iteration
