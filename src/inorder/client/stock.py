@@ -72,7 +72,7 @@ class Stock:
         self.stopped = False
         self._gone_back: Pending[None] = Pending()  # what waited here when it was stopped
         self._deliveries = transport.deliveries(subscription, wake, report, ahead > 0)
-        self.ack_id_prefix = self._deliveries.ack_id_prefix
+        self.ack_id_prefix = self._deliveries.ack_id_prefix  # which makes it a `Recipient`
         self._options: SubscriptionOptions | None = self._deliveries.terms.options
         self._flow = FlowControl()
         self._deadline_seconds = 0.0
