@@ -3,8 +3,12 @@
 The bare one writes the rows that ours has written, of the events and of the states, byte by byte and batch by batch,
 from lists in memory, by two statements and a commit, with a sync, per batch. It reads nothing and decides nothing. Ours
 has the messages from a broker, reads the states, takes the step, calls a handler that writes its rows in one go, and
-acks. The last line is against half of that work: the rows of the events alone, which is what a consumer does that
+acks. Another line is against half of that work: the rows of the events alone, which is what a consumer does that
 trusts their order.
+
+The last lines say how much of the difference is the price of Python: one loop, written by hand, that has the messages
+as columns and keeps the newest number of each key. It writes the same rows, and does nothing else: it knows no lease,
+no other consumer, no earlier life and no failure.
 """
 
 from __future__ import annotations
@@ -23,13 +27,14 @@ from typing import Any, NamedTuple
 from bench.patterns import FAR
 from bench.report import Effort, Row, Table, Target, interleaved
 from bench.workload import PATIENCE_SECONDS, WrongResult, check_acked, random_pairs
-from inorder import Message, PubSub, QueueLimits
+from inorder import Message, Pending, PubSub, QueueLimits, Subscription
 from inorder.consumers import Applied, Consumer, SqliteStore
 from inorder.consumers.store import TABLES, Connection, names_of
 from inorder.patterns import LastWriteWins, Resequencer, VersionGate
 
 KEYS = 1_000
 Tuple = tuple[Any, ...]  # key, number, data
+LATEST = "version gate, latest only, disordered"
 WANTED = Target(0.5)  # of the bare upsert: what the promise may cost
 
 CREATE = "CREATE TABLE rows (entity TEXT PRIMARY KEY, number INTEGER NOT NULL, data BLOB NOT NULL)"
@@ -59,12 +64,31 @@ def measure(effort: Effort) -> Iterator[Table]:
             )
             rows.append(Row(name, rates["ours"], rates["bare"], WANTED))
             rows.append(Row(f"{name}, against the rows alone", rates["ours"], rates["rows"], WANTED))
+        rows += _hand_rows(count, batch, effort)
         yield Table(
             f"Consumers with their state in SQLite: {count:,} events of {KEYS:,} keys, in batches of {batch:,}, "
             "against a bare upsert",
             "events/s",
             rows,
         )
+
+
+def _hand_rows(count: int, batch: int, effort: Effort) -> list[Row]:
+    """What a loop by hand leaves of the bare upsert, and ours of that loop."""
+    make, _ = SUBJECTS[LATEST]
+    events = _events(count, FAR // 10)
+    rates = interleaved(
+        {
+            "ours": partial(_consumed, make, events, batch),
+            "hand": partial(_by_hand, events, batch),
+            "bare": partial(_upserted, _written(make, events, batch), count, with_states=True),
+        },
+        effort,
+    )
+    return [
+        Row("a loop by hand, latest only, disordered", rates["hand"], rates["bare"]),
+        Row(f"{LATEST}, against the loop by hand", rates["ours"], rates["hand"]),
+    ]
 
 
 def _events(count: int, far: int) -> list[Tuple]:
@@ -114,23 +138,89 @@ def _consumed(
     """Events a second, from an open consumer to the last ack."""
     pattern = make()
     read = Reader(len(events), isinstance(pattern, LastWriteWins))
-    with TemporaryDirectory(prefix="inorder-bench-") as folder, PubSub("memory:") as pubsub:
+    with (
+        TemporaryDirectory(prefix="inorder-bench-") as folder,
+        _topic_of(events) as subscription,
+        closing(kind(Path(folder, "store.db"))) as store,
+    ):
+        with store.transaction() as connection:
+            connection.raw.execute(CREATE)
+        start = perf_counter()
+        with Consumer(subscription, pattern, store=store, read=read, apply_all=apply_all, batch=batch):
+            if not read.done.wait(PATIENCE_SECONDS):
+                raise WrongResult("events were lost")
+        elapsed = perf_counter() - start  # closed: the last transaction is committed, and answered
+        check_acked(subscription.metrics().result())
+        with store.transaction() as connection:
+            _check(connection.raw, events)
+    return len(events) / elapsed
+
+
+@contextmanager
+def _topic_of(events: Sequence[Tuple]) -> Iterator[Subscription]:
+    """A subscription that waits with all of them."""
+    with PubSub("memory:") as pubsub:
         topic = pubsub.topic("events").create().result()
         unlimited = QueueLimits(max_messages=None, max_bytes=None)
         subscription = topic.subscription("worker").create(queue_limits=unlimited).result()
         topic.publish_many([Message(data, {"n": str(number)}, key) for key, number, data in events]).result()
-        with closing(kind(Path(folder, "store.db"))) as store:
-            with store.transaction() as connection:
-                connection.raw.execute(CREATE)
-            start = perf_counter()
-            with Consumer(subscription, pattern, store=store, read=read, apply_all=apply_all, batch=batch):
-                if not read.done.wait(PATIENCE_SECONDS):
-                    raise WrongResult("events were lost")
-            elapsed = perf_counter() - start  # closed: the last transaction is committed, and answered
-            check_acked(subscription.metrics().result())
-            with store.transaction() as connection:
-                _check(connection.raw, events)
+        yield subscription
+
+
+def _by_hand(events: Sequence[Tuple], batch: int) -> float:
+    """Events a second of a loop that keeps the newest number of each key, and is sure that nothing ever goes wrong."""
+    read = Reader(len(events), writes=False)
+    newest: dict[str, int] = {}
+    with (
+        TemporaryDirectory(prefix="inorder-bench-") as folder,
+        _topic_of(events) as subscription,
+        closing(_tables(Path(folder, "store.db"))) as connection,
+    ):
+        start = perf_counter()
+        lists = subscription.columns(batch)
+        for leased in lists:
+            states: dict[str, int] = {}
+            applied: list[Applied] = []
+            for message in leased.messages(NOBODY):
+                key, number = fields = read(message)
+                if number > newest.get(key, 0):
+                    newest[key] = states[key] = number
+                    attributes = message.attributes
+                    applied.append(Applied(key, fields, "released", message.id, message.data, attributes))
+            connection.execute("BEGIN IMMEDIATE")
+            _apply_all(applied, connection)
+            connection.executemany(
+                UPSERT_STATE,
+                [
+                    (1, "broker", 0, f'["versioning/1",{number},[],null,[]]'.encode(), None, "worker", key)
+                    for key, number in sorted(states.items())
+                ],
+            )
+            connection.execute("COMMIT")
+            lists.ack(leased)
+            if read.done.is_set():
+                break
+        elapsed = perf_counter() - start
+        check_acked(subscription.metrics().result())
+        _check(connection, events)
     return len(events) / elapsed
+
+
+class Nobody:
+    """Whom the loop by hand has its messages from: it reads them, and answers by lists."""
+
+    id_prefix = ack_id_prefix = ""
+
+    def ack(self, message: Message, answer: Pending[None]) -> None:
+        raise AssertionError("answered by lists")
+
+    nack = ack
+
+    def modify_ack_deadline(self, lease: int, seconds: float) -> Pending[None]:
+        raise AssertionError("answered by lists")
+
+
+NOBODY = Nobody()
 
 
 class Written(NamedTuple):
@@ -181,23 +271,30 @@ def _written(make: Callable[[], Any], events: Sequence[Tuple], batch: int) -> li
 
 
 def _upserted(batches: Sequence[Written], count: int, *, with_states: bool) -> float:
-    with TemporaryDirectory(prefix="inorder-bench-") as folder:
-        connection = sqlite3.connect(Path(folder, "rows.db"), isolation_level=None)
-        with closing(connection):
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute(CREATE)
-            for table in TABLES:
-                connection.execute(table.format(bytes="BLOB", clustered="WITHOUT ROWID"))
-            start = perf_counter()
-            for rows, states, forgotten in batches:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(UPSERT, rows)
-                if with_states:
-                    connection.executemany(UPSERT_STATE, states)
-                    connection.executemany("DELETE FROM inorder_states WHERE consumer = ? AND entity = ?", forgotten)
-                connection.execute("COMMIT")
-            return count / (perf_counter() - start)
+    with (
+        TemporaryDirectory(prefix="inorder-bench-") as folder,
+        closing(_tables(Path(folder, "rows.db"))) as connection,
+    ):
+        start = perf_counter()
+        for rows, states, forgotten in batches:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(UPSERT, rows)
+            if with_states:
+                connection.executemany(UPSERT_STATE, states)
+                connection.executemany("DELETE FROM inorder_states WHERE consumer = ? AND entity = ?", forgotten)
+            connection.execute("COMMIT")
+        return count / (perf_counter() - start)
+
+
+def _tables(path: Path) -> sqlite3.Connection:
+    """A database like that of a store, with the table of rows."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(CREATE)
+    for table in TABLES:
+        connection.execute(table.format(bytes="BLOB", clustered="WITHOUT ROWID"))
+    return connection
 
 
 def _check(connection: sqlite3.Connection, events: Sequence[Tuple]) -> None:
@@ -213,6 +310,6 @@ SUBJECTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "resequencer, in order": (partial(Resequencer, when_full="gap"), False),
     "resequencer, disordered": (partial(Resequencer, when_full="gap"), True),
     "version gate, in order": (partial(VersionGate, when_full="gap"), False),
-    "version gate, latest only, disordered": (partial(VersionGate, mode="latest_only"), True),
+    LATEST: (partial(VersionGate, mode="latest_only"), True),
     "last write wins, disordered": (LastWriteWins, True),
 }
