@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.pubsub_v1.types import pubsub
 
@@ -13,7 +14,7 @@ from inorder.clock import MICROSECONDS, Clock
 from inorder.errors import InvalidArgument, NotFound
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, check_number
 from inorder.pending import Pending
-from inorder.transport.grpc.calls import Calls
+from inorder.transport.grpc.calls import Calls, later
 
 _ACKNOWLEDGE = "/google.pubsub.v1.Subscriber/Acknowledge"
 _MODIFY = "/google.pubsub.v1.Subscriber/ModifyAckDeadline"
@@ -31,12 +32,13 @@ class PlainAnswers:
     def __init__(self, calls: Calls, resource: str, clock: Clock, *, ordered: bool) -> None:
         self._clock = clock
         self._ordered = ordered
-        self._calls = calls
         self._resource = resource
         self._lock = threading.Lock()
         # Lease → ack id, key, and since when; the one that was kept last is the last.
         self._out: dict[int, tuple[str, str, int]] = {}
         self._count = 0
+        self._acks = _InTurn(partial(self._acknowledge, calls))
+        self._deadlines = _InTurn(partial(self._modify, calls))
 
     def leased(self, received: Iterable[Any]) -> list[int]:
         """The number of each received message."""
@@ -81,36 +83,86 @@ class PlainAnswers:
             if seconds == 0 and self._ordered:
                 self._take_back({key for _, key, _ in found.values() if key})
         over = [lease for lease in leases if lease not in found]
-        ack_ids = [ack_id for ack_id, _, _ in found.values()]
-        calls = [
-            self._send(ack_ids[start : start + AT_ONCE], seconds, list(found)[start : start + AT_ONCE])
-            for start in range(0, len(ack_ids), AT_ONCE)
-        ]
-        return Pending.all(calls).map(lambda invalid: [*over, *(lease for some in invalid for lease in some)])
+        if not found:
+            return Pending.of(over)
+        said = self._deadlines if seconds is not None else self._acks
+        return said.say([ack_id for ack_id, _, _ in found.values()], seconds).map(
+            lambda valid: over if valid else [*over, *found]  # all of these, as the server does not say which
+        )
 
     def _take_back(self, keys: Collection[str]) -> None:
         if keys:
             self._out = {lease: held for lease, held in self._out.items() if held[1] not in keys}
 
-    def _send(self, ack_ids: list[str], seconds: int | None, leases: list[int]) -> Pending[list[int]]:
-        if seconds is None:
-            request = pubsub.AcknowledgeRequest.pb()(subscription=self._resource, ack_ids=ack_ids)
-            sent = self._calls.repeated(_ACKNOWLEDGE, request.SerializeToString())
-        else:
-            request = pubsub.ModifyAckDeadlineRequest.pb()(
-                subscription=self._resource, ack_ids=ack_ids, ack_deadline_seconds=seconds
-            )
-            sent = self._calls.repeated(_MODIFY, request.SerializeToString())
-        reply: Pending[list[int]] = Pending()
+    def _acknowledge(self, calls: Calls, ack_ids: list[str], _: None) -> Pending[bytes]:
+        request = pubsub.AcknowledgeRequest.pb()(subscription=self._resource, ack_ids=ack_ids)
+        return calls.repeated(_ACKNOWLEDGE, request.SerializeToString())
 
-        def finished(done: Pending[bytes]) -> None:
-            error = done.exception()
-            if isinstance(error, InvalidArgument | NotFound):
-                reply.set_result(leases)
-            elif error is not None:
-                reply.set_exception(error)
-            else:
-                reply.set_result([])
+    def _modify(self, calls: Calls, ack_ids: list[str], seconds: int) -> Pending[bytes]:
+        request = pubsub.ModifyAckDeadlineRequest.pb()(
+            subscription=self._resource, ack_ids=ack_ids, ack_deadline_seconds=seconds
+        )
+        return calls.repeated(_MODIFY, request.SerializeToString())
 
-        sent.add_done_callback(finished)
-        return reply
+
+class _Said(NamedTuple):
+    ack_ids: Sequence[str]
+    seconds: Any
+    valid: Pending[bool]
+
+
+class _InTurn:
+    """Requests one after the other: what is said while one is under way goes together with the next.
+
+    If each ack were a request, a server that answers slowly would be sent a thousand of them; it would send one message
+    for each, these would be acked one by one, and it would go on like that. And nacks must not overtake each other.
+    """
+
+    def __init__(self, send: Callable[[list[str], Any], Pending[bytes]]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._waiting: list[_Said] = []
+        self._under_way = False
+
+    def say(self, ack_ids: Sequence[str], seconds: int | None) -> Pending[bool]:
+        """The reply is whether the server knows all of these ack ids, as far as it tells."""
+        said = [
+            _Said(ack_ids[start : start + AT_ONCE], seconds, Pending()) for start in range(0, len(ack_ids), AT_ONCE)
+        ]
+        with self._lock:
+            self._waiting += said
+            if not self._under_way:
+                later(0, self._next)  # not here, where it may be interrupted, as by Ctrl-C: others wait for it
+                self._under_way = True
+        return Pending.all([one.valid for one in said]).map(all)
+
+    def _next(self) -> None:
+        with self._lock:
+            together = self._go_together()
+            self._under_way = bool(together)
+        if not together:
+            return
+        ack_ids = [ack_id for said in together for ack_id in said.ack_ids]
+
+        def finished(sent: Pending[bytes]) -> None:
+            error = sent.exception()
+            valid = not isinstance(error, InvalidArgument | NotFound)
+            for said in together:
+                if error is not None and valid:
+                    said.valid.set_exception(error)
+                else:
+                    said.valid.set_result(valid)
+            self._next()
+
+        self._send(ack_ids, together[0].seconds).add_done_callback(finished)
+
+    def _go_together(self) -> list[_Said]:
+        """What waits first, and with it what is the same and finds room."""
+        room, count = AT_ONCE, 0
+        for said in self._waiting:
+            room -= len(said.ack_ids)
+            if room < 0 or said.seconds != self._waiting[0].seconds:
+                break
+            count += 1
+        together, self._waiting = self._waiting[:count], self._waiting[count:]
+        return together
