@@ -13,6 +13,7 @@ KILLS ?= 500
 DISK_SEEDS ?= 50000
 FORWARDER_SEEDS ?= 20000
 PARTITION_SEEDS ?= 500
+PLAIN_SEEDS ?= 3000
 PUBLISHING_SEEDS ?= 20000
 SPARK_KILLS ?= 30
 FUZZ_INPUTS ?= 1000000
@@ -68,7 +69,7 @@ bench-peers: $(READY) ## Install the clients of the peers of `make bench`, and s
 # One soaking test may take far longer than the limit that catches a hanging one.
 soak: $(READY) ## Search long for an order of events that breaks a promise (KILLS=..., and the seeds above)
 	@HYPOTHESIS_PROFILE=soak DISK_SEEDS=$(DISK_SEEDS) FORWARDER_SEEDS=$(FORWARDER_SEEDS) PARTITION_SEEDS=$(PARTITION_SEEDS) \
-	    PUBLISHING_SEEDS=$(PUBLISHING_SEEDS) \
+	    PLAIN_SEEDS=$(PLAIN_SEEDS) PUBLISHING_SEEDS=$(PUBLISHING_SEEDS) \
 	    $(BIN)/pytest --quiet --timeout=0 tests/simulation
 	@KILLS=$(KILLS) $(BIN)/pytest --quiet --timeout=0 tests/integration
 	@SPARK_KILLS=$(SPARK_KILLS) DECLARATIVE_RUNS=3 FETCH_LAKES=1 $(BIN)/pytest --quiet --timeout=0 \

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.pubsub_v1.types import pubsub
 
-from inorder.errors import Unavailable
+from inorder.errors import InvalidArgument, Unavailable
 from inorder.options import MAX_ACK_DEADLINE_SECONDS
 from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
@@ -59,12 +59,15 @@ def answers_to(server: Any, *, ordered: bool = True, clock: ManualClock | None =
 
 
 def received(*ack_ids: str) -> list[Any]:
-    """Messages of the key by which their ack ids begin."""
-    return [SimpleNamespace(ack_id=ack_id, message=SimpleNamespace(ordering_key=ack_id[0])) for ack_id in ack_ids]
+    """Messages of the key by which their ack ids begin; those that come again have a stroke at the end."""
+    return [
+        SimpleNamespace(ack_id=ack_id, message=SimpleNamespace(ordering_key=ack_id[0], message_id=ack_id.rstrip("'")))
+        for ack_id in ack_ids
+    ]
 
 
 def arrived(answers: PlainAnswers, *ack_ids: str) -> list[int]:
-    return answers.leased(received(*ack_ids))
+    return [lease for _, lease in answers.arrived(received(*ack_ids))]
 
 
 def test_leases_that_nobody_answers_are_forgotten_when_they_are_long_over(server: Server) -> None:
@@ -104,3 +107,46 @@ def test_nacks_keep_their_order_also_beside_deadlines(server: Server) -> None:
     answers.extend([other], 10)
     answers.settle((), [two])
     assert [server.answer() for _ in range(3)] == [(0, ["a1"]), (10, ["c1"]), (0, ["b1"])]
+
+
+def test_a_request_that_the_server_refuses_leaves_nothing_out(server: Server) -> None:
+    answers = answers_to(server)
+    leases = arrived(answers, "a1", "a2")
+    kept = answers.extend(leases, 10)
+    server.answer(InvalidArgument("there is no such ack id"))
+    assert kept.result(0) == leases
+    assert len(arrived(answers, "a1'", "a2'")) == 2
+
+
+def test_a_nack_leaves_what_is_out_before_it_and_takes_what_is_behind_it(server: Server) -> None:
+    answers = answers_to(server)
+    before, failed, behind, other = arrived(answers, "a1", "a2", "a3", "b1")
+    answers.settle((), [failed])
+    assert server.answer() == (0, ["a2"])
+    settled = answers.settle([before, behind, other], ())
+    assert server.answer() == (None, ["a1", "b1"])
+    assert settled.result(0) == [behind]
+
+
+def test_a_message_that_comes_again_while_it_is_held_is_held_by_its_new_ack_id(server: Server) -> None:
+    answers = answers_to(server)
+    leases = arrived(answers, "a1", "a2")
+    assert len(arrived(answers, "a1'", "a2'", "a3")) == 1, "those that are held are no news"
+    settled = answers.settle(leases, ())
+    assert server.answer() == (None, ["a1'", "a2'"])
+    assert settled.result(0) == []
+
+
+def test_what_was_sent_before_a_nack_was_heard_is_no_news(server: Server) -> None:
+    answers = answers_to(server)
+    failed, _ = arrived(answers, "a1", "a2")
+    answers.settle((), [failed])
+    assert server.answer() == (0, ["a1"])
+    assert arrived(answers, "a3", "a4") == []
+    assert server.answer() == (0, ["a3", "a4"]), "in case that it is not over"
+    assert len(arrived(answers, "a1'", "a2'", "a3'", "a4'")) == 4
+
+
+def test_what_was_pulled_and_comes_again_is_news(server: Server) -> None:
+    answers = answers_to(server, ordered=False)
+    assert answers.leased(received("a1")) != answers.leased(received("a1'"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from inorder.errors import InvalidArgument, NotFound
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, check_number
 from inorder.pending import Pending
 from inorder.transport.grpc.calls import Calls, later
+from inorder.transport.grpc.plain_rewinds import Rewind
 
 _ACKNOWLEDGE = "/google.pubsub.v1.Subscriber/Acknowledge"
 _MODIFY = "/google.pubsub.v1.Subscriber/ModifyAckDeadline"
@@ -22,10 +23,21 @@ AT_ONCE = 1_000  # ack ids of a request
 LONG_OVER_US = 2 * MAX_ACK_DEADLINE_SECONDS * MICROSECONDS  # since it was kept last, whatever took long on its way
 
 
+class _Held(NamedTuple):
+    """A message that is out here. Its ack id is another one whenever it comes again."""
+
+    ack_id: str
+    message_id: str
+    key: str
+    came: int  # as which of all that came, when it came last
+    since_us: int  # kept last
+
+
 class PlainAnswers:
     """The leases of one subscription that are out here. Thread-safe.
 
-    The server does not tell which leases are over. But of an `ordered` subscription, what is out behind a message that
+    The server does not tell which leases are over. But a message that comes again was over, and is ours again: so its
+    lease goes on here as if nothing had happened. And of an `ordered` subscription, what is out behind a message that
     failed comes again after it: so those leases are over by that.
     """
 
@@ -34,35 +46,74 @@ class PlainAnswers:
         self._ordered = ordered
         self._resource = resource
         self._lock = threading.Lock()
-        # Lease → ack id, key, and since when; the one that was kept last is the last.
-        self._out: dict[int, tuple[str, str, int]] = {}
+        self._out: dict[int, _Held] = {}  # by lease; the one that was kept last is the last
+        self._leases: dict[str, int] = {}  # of messages that came on a stream, by their ids
+        self._rewinds: dict[str, Rewind] = {}  # by the keys that failed, until they come again
         self._count = 0
         self._acks = _InTurn(partial(self._acknowledge, calls))
         self._deadlines = _InTurn(partial(self._modify, calls))
 
     def leased(self, received: Iterable[Any]) -> list[int]:
-        """The number of each received message."""
+        """The number of each message that somebody has pulled."""
         with self._lock:
+            now_us = self._clock.now_us()
+            self._forget_long_over(now_us)
             leases: list[int] = []
+            for one in received:
+                self._count += 1
+                leases.append(self._lease(one, now_us))
+            return leases
+
+    def arrived(self, received: Iterable[Any]) -> list[tuple[Any, int]]:
+        """Of messages that came on a stream those that are news here, and their numbers."""
+        news: list[tuple[Any, int]] = []
+        early: list[str] = []
+        with self._lock:
             now_us = self._clock.now_us()
             self._forget_long_over(now_us)
             for one in received:
                 self._count += 1
-                self._out[self._count] = one.ack_id, one.message.ordering_key, now_us
-                leases.append(self._count)
-            return leases
+                message_id = one.message.message_id
+                if self._rewinds and not self._is_due(one.message.ordering_key, message_id):
+                    early.append(one.ack_id)
+                elif (lease := self._leases.get(message_id)) is not None:
+                    self._out[lease] = self._out[lease]._replace(ack_id=one.ack_id, came=self._count)
+                else:
+                    lease = self._leases[message_id] = self._lease(one, now_us)
+                    news.append((one, lease))
+        if early:
+            # Mostly they are over by now. If not, they come again at once, and in their places.
+            self._deadlines.say(early, 0)
+        return news
+
+    def _lease(self, one: Any, now_us: int) -> int:
+        message = one.message
+        self._out[self._count] = _Held(one.ack_id, message.message_id, message.ordering_key, self._count, now_us)
+        return self._count
+
+    def _is_due(self, key: str, message_id: str) -> bool:
+        rewind = self._rewinds.get(key)
+        if rewind is not None and not rewind.ends_with(message_id):
+            return False
+        self._rewinds.pop(key, None)
+        return True
 
     def _forget_long_over(self, now_us: int) -> None:
         """What nobody has answered for is over, and is not to be kept in memory."""
         while self._out:
             oldest = next(iter(self._out))
-            if self._out[oldest][2] > now_us - LONG_OVER_US:
+            if self._out[oldest].since_us > now_us - LONG_OVER_US:
                 return
-            del self._out[oldest]
+            self._forget(oldest)
+
+    def _forget(self, lease: int) -> None:
+        held = self._out.pop(lease, None)
+        if held is not None and self._leases.get(held.message_id) == lease:
+            del self._leases[held.message_id]
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
-        acked = self._say(acks, None, forget=True)
-        nacked = self._say(nacks, 0, forget=True)
+        acked = self._say(acks, None)
+        nacked = self._say(nacks, 0)
         return Pending.all([acked, nacked]).map(lambda over: [*over[0], *over[1]])
 
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
@@ -70,29 +121,53 @@ class PlainAnswers:
             check_number("seconds", seconds, up_to=MAX_ACK_DEADLINE_SECONDS)
         except InvalidArgument as error:
             return Pending.failed(error)
-        return self._say(leases, ceil(seconds), forget=seconds == 0)
+        return self._say(leases, ceil(seconds))
 
-    def _say(self, leases: Sequence[int], seconds: int | None, *, forget: bool) -> Pending[list[int]]:
+    def _say(self, leases: Sequence[int], seconds: int | None) -> Pending[list[int]]:
         """Ack, or set a deadline; the reply is those that are not out."""
         with self._lock:
             found = {lease: self._out[lease] for lease in leases if lease in self._out}
-            for lease, (ack_id, key, _) in found.items():
-                del self._out[lease]
-                if not forget:
-                    self._out[lease] = ack_id, key, self._clock.now_us()
             if seconds == 0 and self._ordered:
-                self._take_back({key for _, key, _ in found.values() if key})
+                self._rewind(found)
+            for lease, held in found.items():
+                if seconds:
+                    del self._out[lease]
+                    self._out[lease] = held._replace(since_us=self._clock.now_us())
+                else:
+                    self._forget(lease)
         over = [lease for lease in leases if lease not in found]
         if not found:
             return Pending.of(over)
         said = self._deadlines if seconds is not None else self._acks
-        return said.say([ack_id for ack_id, _, _ in found.values()], seconds).map(
-            lambda valid: over if valid else [*over, *found]  # all of these, as the server does not say which
+        return said.say([held.ack_id for held in found.values()], seconds).map(
+            lambda valid: over if valid else [*over, *self._invalid(found)]
         )
 
-    def _take_back(self, keys: Collection[str]) -> None:
-        if keys:
-            self._out = {lease: held for lease, held in self._out.items() if held[1] not in keys}
+    def _invalid(self, leases: Iterable[int]) -> Iterable[int]:
+        """All of these, as the server does not say which."""
+        with self._lock:
+            for lease in leases:
+                self._forget(lease)
+        return leases
+
+    def _rewind(self, failed: dict[int, _Held]) -> None:
+        """With what has failed, forget what is out behind it in its keys."""
+        first: dict[str, int] = {}
+        for lease, held in failed.items():
+            if held.key:
+                first[held.key] = min(lease, first.get(held.key, lease))
+        if not first:
+            return
+        places: dict[str, dict[str, int]] = {key: {} for key in first}
+        last: dict[str, tuple[int, int]] = {}
+        for lease, held in [*self._out.items()]:
+            if held.key in first:
+                places[held.key][held.message_id] = lease
+                last[held.key] = max((held.came, lease), last.get(held.key, (0, 0)))
+                if lease > first[held.key]:
+                    self._forget(lease)
+        for key, lease in first.items():
+            self._rewinds[key] = Rewind(lease, places[key], last[key][1], self._rewinds.get(key))
 
     def _acknowledge(self, calls: Calls, ack_ids: list[str], _: None) -> Pending[bytes]:
         request = pubsub.AcknowledgeRequest.pb()(subscription=self._resource, ack_ids=ack_ids)

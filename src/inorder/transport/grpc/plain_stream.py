@@ -150,12 +150,13 @@ class PlainDeliveries:
         over.wait()
 
     def _hear(self, received: Iterable[Any]) -> None:
-        received = list(received)
-        leases = self._answers.leased(received)
+        news = self._answers.arrived(received)
+        if not news:
+            return
         with self._lock:
             if not self._arrived:
                 self._since_us = self._clock.now_us()
-            self._arrived.extend(zip(received, leases, strict=True))
+            self._arrived += news
             if self._keeper is None:
                 self._keep_later()
         self._wake()
