@@ -193,3 +193,23 @@ def test_a_client_that_believes_what_was_on_its_way_is_found_out(
     monkeypatch.setattr(Rewind, "ends_with", lambda *_: True)
     with pytest.raises(AssertionError, match="came before"):
         live_through_all(kind, monkeypatch)
+
+
+def test_what_comes_again_does_not_go_back_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bug by which one nack had a thousand messages come, and go back, again and again."""
+    world = PlainWorld(Random(1), monkeypatch, "a", MESSAGES)
+    lists = Stock(world, "worker", lambda: None, print, AT_ONCE, 3 * AT_ONCE)  # type: ignore[arg-type]
+    while world.send():
+        world.read()
+    failed = lists.next()
+    assert failed is not None
+    lists.nack(failed)
+    for _ in range(10):  # what comes again is always faster than the answer
+        world.hear()
+        while world.send():
+            world.read()
+        world.answer()
+    again = lists.next()
+    assert again is not None
+    assert again.data == failed.data
+    world.close()

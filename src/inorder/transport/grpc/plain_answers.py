@@ -86,6 +86,11 @@ class PlainAnswers:
             self._deadlines.say(early, 0)
         return news
 
+    def still_out(self, received: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        """Those that did not go back since they came."""
+        with self._lock:
+            return [pair for pair in received if pair[1] in self._out]
+
     def _lease(self, one: Any, now_us: int) -> int:
         message = one.message
         self._out[self._count] = _Held(one.ack_id, message.message_id, message.ordering_key, self._count, now_us)
@@ -112,9 +117,12 @@ class PlainAnswers:
             del self._leases[held.message_id]
 
     def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
-        acked = self._say(acks, None)
-        nacked = self._say(nacks, 0)
-        return Pending.all([acked, nacked]).map(lambda over: [*over[0], *over[1]])
+        if not nacks:
+            return self._say(acks, None)
+        if not acks:
+            return self._say(nacks, 0)
+        both = Pending.all([self._say(acks, None), self._say(nacks, 0)])
+        return both.map(lambda over: [*over[0], *over[1]])
 
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         try:
@@ -209,7 +217,7 @@ class _InTurn:
             if not self._under_way:
                 later(0, self._next)  # not here, where it may be interrupted, as by Ctrl-C: others wait for it
                 self._under_way = True
-        return Pending.all([one.valid for one in said]).map(all)
+        return said[0].valid if len(said) == 1 else Pending.all([one.valid for one in said]).map(all)
 
     def _next(self) -> None:
         with self._lock:
