@@ -361,8 +361,11 @@ class Intake:
     def ack_together(self, messages: Iterable[Message]) -> Pending[list[None]]:
         """Ack messages in one call to the broker, and let all be known as one: no answer is made to each."""
         acked = AckedTogether()
-        # The others know where to, or that they were answered before.
-        answers = [message.ack() for message in acked.add(messages, self)]
+        answers: list[Pending[None]] = []
+        if others := acked.add(messages, self):
+            with self.together():  # where ids have nothing in common, all of them are others
+                # They know where to, or that they were answered before.
+                answers = [message.ack() for message in others]
         if leases := acked.leases:
             with self._lock:
                 passed_on = self._let_go(leases)

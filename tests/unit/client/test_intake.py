@@ -18,6 +18,7 @@ from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
 from inorder.transport import Taken
 from inorder.transport.embedded import EmbeddedDeliveries, EmbeddedTransport
+from inorder.transport.grpc.plain_stream import From
 
 OPTIONS = SubscriptionOptions(enable_message_ordering=True, max_outstanding_per_key=10)
 
@@ -690,3 +691,17 @@ def test_who_is_told_of_an_answer_may_close_it(consumer: Consumer, intake: Intak
     intake.ack(message, answer)
     assert answer.done()
     assert intake.next() is None
+
+
+def test_messages_whose_ids_have_nothing_in_common_are_acked_in_one_call_too(
+    consumer: Consumer, intake: Intake
+) -> None:
+    for key in "abc":
+        consumer.publish("1", key=key)
+    messages = intake.next_ones(3)
+    for number, message in enumerate(messages):
+        message._source = From(f"{number}-", intake)
+    consumer.calls.clear()
+    acked = intake.ack_together(messages)
+    assert consumer.calls == ["settle"]
+    assert acked.result(0) == [None, None, None]

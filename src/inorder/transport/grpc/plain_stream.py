@@ -66,7 +66,7 @@ class PlainDeliveries:
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
         received, since_us = self._received(max_messages)
-        messages = read(received, lambda prefix: _From(prefix, source))
+        messages = read(received, lambda prefix: From(prefix, source))
         return Taken(messages, self.terms.options, since_us)
 
     def lease(self, max_messages: int, max_bytes: int, alone: bool, recipient: Recipient, room: int) -> TakenLists:
@@ -196,7 +196,7 @@ class PlainDeliveries:
         self._wake()
 
 
-class _From:
+class From:
     """Where a message came from whose id begins so; answers go where they always go."""
 
     def __init__(self, id_prefix: str, source: Any) -> None:
