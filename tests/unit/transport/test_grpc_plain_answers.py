@@ -147,6 +147,16 @@ def test_what_was_sent_before_a_nack_was_heard_is_no_news(server: Server) -> Non
     assert len(arrived(answers, "a1'", "a2'", "a3'", "a4'")) == 4
 
 
+def test_a_key_that_does_not_come_again_is_forgotten_when_that_is_long_over(server: Server) -> None:
+    clock = ManualClock()
+    answers = answers_to(server, clock=clock)
+    answers.settle((), arrived(answers, "a1"))
+    clock.advance(MAX_ACK_DEADLINE_SECONDS)
+    answers.settle((), arrived(answers, "b1"))
+    clock.advance(MAX_ACK_DEADLINE_SECONDS)
+    assert len(arrived(answers, "a2", "b2")) == 1
+
+
 def test_what_was_pulled_and_comes_again_is_news(server: Server) -> None:
     answers = answers_to(server, ordered=False)
     assert answers.leased(received("a1")) != answers.leased(received("a1'"))

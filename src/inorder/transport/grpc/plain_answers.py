@@ -48,7 +48,7 @@ class PlainAnswers:
         self._lock = threading.Lock()
         self._out: dict[int, _Held] = {}  # by lease; the one that was kept last is the last
         self._leases: dict[str, int] = {}  # of messages that came on a stream, by their ids
-        self._rewinds: dict[str, Rewind] = {}  # by the keys that failed, until they come again
+        self._rewinds: dict[str, Rewind] = {}  # by the keys that failed, until they come again; in their order
         self._count = 0
         self._acks = _InTurn(partial(self._acknowledge, calls))
         self._deadlines = _InTurn(partial(self._modify, calls))
@@ -81,9 +81,9 @@ class PlainAnswers:
                 else:
                     lease = self._leases[message_id] = self._lease(one, now_us)
                     news.append((one, lease))
-        if early:
-            # Mostly they are over by now. If not, they come again at once, and in their places.
-            self._deadlines.say(early, 0)
+            if early:
+                # Mostly they are over by now. If not, they come again at once, and in their places.
+                self._deadlines.say(early, 0)
         return news
 
     def still_out(self, received: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
@@ -104,12 +104,17 @@ class PlainAnswers:
         return True
 
     def _forget_long_over(self, now_us: int) -> None:
-        """What nobody has answered for is over, and is not to be kept in memory."""
+        """What nobody has answered for is over, and is not to be kept in memory. Nor is what will not come again."""
         while self._out:
             oldest = next(iter(self._out))
             if self._out[oldest].since_us > now_us - LONG_OVER_US:
-                return
+                break
             self._forget(oldest)
+        while self._rewinds:
+            key = next(iter(self._rewinds))
+            if self._rewinds[key].since_us > now_us - LONG_OVER_US:
+                break
+            del self._rewinds[key]
 
     def _forget(self, lease: int) -> None:
         held = self._out.pop(lease, None)
@@ -143,13 +148,14 @@ class PlainAnswers:
                     self._out[lease] = held._replace(since_us=self._clock.now_us())
                 else:
                     self._forget(lease)
-        over = [lease for lease in leases if lease not in found]
-        if not found:
-            return Pending.of(over)
-        said = self._deadlines if seconds is not None else self._acks
-        return said.say([held.ack_id for held in found.values()], seconds).map(
-            lambda valid: over if valid else [*over, *self._invalid(found)]
-        )
+            over = [lease for lease in leases if lease not in found]
+            if not found:
+                return Pending.of(over)
+            # Here, so that whoever finds these forgotten says what comes of that after this.
+            said = (self._deadlines if seconds is not None else self._acks).say(
+                [held.ack_id for held in found.values()], seconds
+            )
+        return said.map(lambda valid: over if valid else [*over, *self._invalid(found)])
 
     def _invalid(self, leases: Iterable[int]) -> Iterable[int]:
         """All of these, as the server does not say which."""
@@ -175,7 +181,8 @@ class PlainAnswers:
                 if lease > first[held.key]:
                     self._forget(lease)
         for key, lease in first.items():
-            self._rewinds[key] = Rewind(lease, places[key], last[key][1], self._rewinds.get(key))
+            before = self._rewinds.pop(key, None)
+            self._rewinds[key] = Rewind(lease, places[key], last[key][1], before, self._clock.now_us())
 
     def _acknowledge(self, calls: Calls, ack_ids: list[str], _: None) -> Pending[bytes]:
         request = pubsub.AcknowledgeRequest.pb()(subscription=self._resource, ack_ids=ack_ids)

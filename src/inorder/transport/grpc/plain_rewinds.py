@@ -17,11 +17,12 @@ class Rewind:
     somebody else: then it ends with the next that had come before, as what was on its way does not go back.
     """
 
-    def __init__(self, failed: int, places: Mapping[str, int], last: int, before: Rewind | None) -> None:
+    def __init__(self, failed: int, places: Mapping[str, int], last: int, before: Rewind | None, since_us: int) -> None:
         """`places` are of messages that are out, in the order of the key; `last` is where that one has that came last.
 
         `before` has not ended.
         """
+        self.since_us = since_us
         self._failed = failed
         self._places: dict[str, int] = {**places}
         self._last: int = last
