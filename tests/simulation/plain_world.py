@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from google.pubsub_v1.types import pubsub
 
 from inorder.clock import MICROSECONDS
-from inorder.errors import InorderError, Unavailable
+from inorder.errors import InorderError, InvalidArgument, ResourceExhausted, Unavailable
 from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
-from inorder.transport.grpc import plain_answers, plain_stream
-from inorder.transport.grpc.plain_answers import PlainAnswers
+from inorder.transport.grpc import plain_stream, plain_turns
+from inorder.transport.grpc.plain_answers import StreamAnswers
 from inorder.transport.grpc.plain_stream import PlainDeliveries
 
 DEADLINE_SECONDS = 10
@@ -101,6 +101,8 @@ class PlainWorld:
         self._made: list[PlainDeliveries] = []
         self.unacked: dict[str, list[int]] = {key: [*range(messages)] for key in keys}
         self.dead: set[tuple[str, int]] = set()
+        self.dead_take_back = True  # what is out behind them, as others that fail do
+        self.refusing = 0.0  # of the nacks and of the deadlines
         self._random = random
         self._out: dict[tuple[str, int], Out] = {}
         self._failed: dict[tuple[str, int], int] = {}
@@ -108,7 +110,7 @@ class PlainWorld:
         self._streams: deque[Stream] = deque()
         self._begun = threading.Condition()
         self._put_off: deque[Callable[[], object]] = deque()
-        monkeypatch.setattr(plain_answers, "later", lambda _, call: self._put_off.append(call))
+        monkeypatch.setattr(plain_turns, "later", lambda _, call: self._put_off.append(call))
         monkeypatch.setattr(plain_stream, "pause_after", lambda *_: 0)
         self._stream = Stream()
 
@@ -116,7 +118,7 @@ class PlainWorld:
 
     def deliveries(self, subscription: str, wake: Callable[[], None], report: object, eager: bool) -> PlainDeliveries:
         calls: Any = self
-        answers = PlainAnswers(calls, subscription, self.clock, ordered=True)
+        answers = StreamAnswers(calls, subscription, self.clock, DEADLINE_SECONDS, ordered=True)
         made = PlainDeliveries(calls, self.clock, subscription, subscription, OPTIONS, answers, wake)
         self._made.append(made)
         self._await_stream()
@@ -128,7 +130,7 @@ class PlainWorld:
             self._begun.notify_all()
             return self._streams[-1]
 
-    def repeated(self, method: str, request: bytes) -> Pending[bytes]:
+    def repeated(self, method: str, request: bytes, timeout_seconds: float) -> Pending[bytes]:
         self.asked.append(Asked(method, request, Pending()))
         return self.asked[-1].answer
 
@@ -186,6 +188,10 @@ class PlainWorld:
             return False
         at = self._random.randrange(len(self.asked))
         method, request, answer = self.asked[at]
+        if self._random.random() < self.refusing and not method.endswith("Acknowledge"):
+            del self.asked[at]
+            answer.set_exception(self._random.choice([ResourceExhausted("too often"), InvalidArgument("no such id")]))
+            return True
         self._do(method, request)
         if self._random.random() < 0.9:
             del self.asked[at]
@@ -215,8 +221,11 @@ class PlainWorld:
             if asked.ack_deadline_seconds:
                 self._out[key, number] = self._out[key, number]._replace(until_us=until_us)
             elif (key, number) in self._out:  # or it went back with one before it
-                self._take_back(key, number)
                 self._fail(key, number)
+                if (key, number) in self.dead and not self.dead_take_back:
+                    del self._out[key, number]
+                else:
+                    self._take_back(key, number)
 
     def _those(self, ack_ids: Any) -> list[tuple[str, int]]:
         """What is out by these ack ids."""
@@ -254,8 +263,8 @@ class PlainWorld:
         """End the thread that reads."""
         for made in self._made:
             made.close()
-        for asked in self.asked:
-            asked.answer.set_result(b"")
+        while self.asked:
+            self.asked.popleft().answer.set_result(b"")
 
     def done(self) -> bool:
         return not any(self.unacked.values())

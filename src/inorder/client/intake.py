@@ -510,8 +510,10 @@ class Intake:
             keys = {self._nacking[lease] for lease in leases if lease in self._nacking}
             behind = [message._lease for key in keys for message in self._line.waiting(key)]
 
-        def go_on(_: object) -> None:
+        def go_on(kept: Pending[object]) -> None:
             with self._lock:
+                if kept.exception() is not None:  # nobody knows which of them are ours
+                    self._let_go(behind)
                 # All of them now: one by one each would make it ask for all others.
                 lost = [message._lease for key in keys for message in self._line.lose(key, self._held)]
                 self.doubts.difference_update(lost)

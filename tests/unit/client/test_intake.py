@@ -11,7 +11,7 @@ from inorder import Message, SubscriptionOptions
 from inorder.broker import MessageQueue
 from inorder.client.intake import TAKE_AT_ONCE, Intake
 from inorder.clock import MICROSECONDS
-from inorder.errors import InvalidAckId, SubscriptionNotFound
+from inorder.errors import InvalidAckId, SubscriptionNotFound, Unavailable
 from inorder.message import DATA, Gap, Source
 from inorder.options import MAX_ACK_DEADLINE_SECONDS
 from inorder.pending import Pending
@@ -28,6 +28,7 @@ class WatchedDeliveries(EmbeddedDeliveries):
 
     before: Callable[[str], None]
     reached: Callable[[], bool]  # else the broker hears of no deadline, and nobody of that
+    refused: Callable[[], bool]  # or nobody can be asked for another one, and that is told
 
     def take(self, max_messages: int, max_bytes: int, alone: bool, source: Source, room: int) -> Taken:
         self.before("take")
@@ -41,6 +42,8 @@ class WatchedDeliveries(EmbeddedDeliveries):
 
     def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
         self.before("extend")
+        if self.refused():
+            return Pending.failed(Unavailable("nobody is there"))
         return super().extend(leases, seconds) if self.reached() else Pending()
 
     def release(self, leases: Sequence[int], source: Source) -> Pending[None]:
@@ -64,6 +67,7 @@ class Consumer:
         self.on_call: Callable[[str], None] = lambda _: None
         self.woken = 0
         self.cut_off = False
+        self.refusing = False
         self.intake: Intake | None = None
         consumer = self
 
@@ -71,6 +75,7 @@ class Consumer:
             def deliveries(self, subscription: str, wake: Any, report: Any, eager: bool) -> WatchedDeliveries:
                 deliveries = WatchedDeliveries(self.broker, subscription, wake, report)
                 deliveries.before, deliveries.reached = consumer.called, lambda: not consumer.cut_off
+                deliveries.refused = lambda: consumer.refusing
                 return deliveries
 
         transport = Transport(self.queue, owned=True)
@@ -189,6 +194,24 @@ def test_what_was_taken_back_with_a_nack_is_let_go_in_one_go(one_per_key: bool) 
     assert b"".join(received) == b"0123456789"
     assert consumer.calls.count("extend") == 1
     assert consumer.calls.count("release") == 1
+
+
+def test_what_is_behind_a_nack_goes_back_with_it_if_nobody_says_whether_it_is_ours(
+    consumer: Consumer, intake: Intake
+) -> None:
+    consumer.publish("1", "2", "3")
+    first = consumer.next()
+    intake.finished(first)
+    consumer.meanwhile("settle", lambda: setattr(consumer, "refusing", True))
+    first.nack()
+    assert not intake._held
+    consumer.refusing = False
+    again = []
+    while (message := intake.next()) is not None:
+        again.append(message.data)
+        message.ack()
+        intake.finished(message)
+    assert again == [b"1", b"2", b"3"]
 
 
 def test_what_was_lost_by_our_own_clock_goes_back_to_the_broker_that_has_it_out(

@@ -7,23 +7,28 @@ from typing import Any
 import pytest
 from google.pubsub_v1.types import pubsub
 
-from inorder.errors import InvalidArgument, Unavailable
+from inorder.errors import InvalidArgument, ResourceExhausted, Unavailable
 from inorder.options import MAX_ACK_DEADLINE_SECONDS
 from inorder.pending import Pending
 from inorder.testing.clock import ManualClock
-from inorder.transport.grpc import plain_answers
-from inorder.transport.grpc.plain_answers import AT_ONCE, PlainAnswers
+from inorder.transport.grpc import plain_turns
+from inorder.transport.grpc.plain_answers import PlainAnswers, StreamAnswers
+from inorder.transport.grpc.plain_turns import AT_ONCE
+
+LEASE_SECONDS = 10
 
 
 class Server:
     """Answers when the test says so. Stands for `Calls`."""
 
+    timeout_seconds = 60.0
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[int | None, list[str], Pending[bytes]]] = []
         self._put_off: list[Callable[[], object]] = []
-        monkeypatch.setattr(plain_answers, "later", lambda _, call: self._put_off.append(call))
+        monkeypatch.setattr(plain_turns, "later", lambda _, call: self._put_off.append(call))
 
-    def repeated(self, method: str, request: bytes) -> Pending[bytes]:
+    def repeated(self, method: str, request: bytes, timeout_seconds: float) -> Pending[bytes]:
         seconds = None
         asked: Any
         if method.endswith("Acknowledge"):
@@ -54,8 +59,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return Server(monkeypatch)
 
 
-def answers_to(server: Any, *, ordered: bool = True, clock: ManualClock | None = None) -> PlainAnswers:
-    return PlainAnswers(server, "worker", clock or ManualClock(), ordered=ordered)
+def answers_to(server: Any, clock: ManualClock | None = None, *, ordered: bool = True) -> StreamAnswers:
+    return StreamAnswers(server, "worker", clock or ManualClock(), LEASE_SECONDS, ordered=ordered)
 
 
 def received(*ack_ids: str) -> list[Any]:
@@ -66,13 +71,13 @@ def received(*ack_ids: str) -> list[Any]:
     ]
 
 
-def arrived(answers: PlainAnswers, *ack_ids: str) -> list[int]:
+def arrived(answers: StreamAnswers, *ack_ids: str) -> list[int]:
     return [lease for _, lease in answers.arrived(received(*ack_ids))]
 
 
 def test_leases_that_nobody_answers_are_forgotten_when_they_are_long_over(server: Server) -> None:
     clock = ManualClock()
-    answers = answers_to(server, ordered=False, clock=clock)
+    answers = PlainAnswers(server, "worker", clock)
     [kept, *others] = answers.leased(received("kept", "a", "b"))
     for _ in range(4):
         clock.advance(MAX_ACK_DEADLINE_SECONDS)
@@ -100,13 +105,18 @@ def test_what_is_said_while_a_request_is_under_way_goes_together_with_the_next(s
     assert isinstance(acked[-1].exception(0), Unavailable)
 
 
-def test_nacks_keep_their_order_also_beside_deadlines(server: Server) -> None:
+def test_deadlines_wait_for_nobody_and_acks_do_not_wait_for_nacks(server: Server) -> None:
     answers = answers_to(server)
-    one, two, other = arrived(answers, "a1", "b1", "c1")
+    one, two, three, other = arrived(answers, "a1", "b1", "c1", "d1")
     answers.settle((), [one])
-    answers.extend([other], 10)
+    server.listen()
     answers.settle((), [two])
-    assert [server.answer() for _ in range(3)] == [(0, ["a1"]), (10, ["c1"]), (0, ["b1"])]
+    answers.settle([three], ())
+    answers.extend([other], 10)
+    server.listen()
+    assert [(seconds, ack_ids) for seconds, ack_ids, _ in server.asked] == [(0, ["a1"]), (10, ["d1"]), (None, ["c1"])]
+    assert server.answer() == (0, ["a1"])
+    assert [(seconds, ack_ids) for seconds, ack_ids, _ in server.asked][-1] == (0, ["b1"])
 
 
 def test_a_request_that_the_server_refuses_leaves_nothing_out(server: Server) -> None:
@@ -115,6 +125,7 @@ def test_a_request_that_the_server_refuses_leaves_nothing_out(server: Server) ->
     kept = answers.extend(leases, 10)
     server.answer(InvalidArgument("there is no such ack id"))
     assert kept.result(0) == leases
+    assert arrived(answers, "a3") == [], "nothing goes before them"
     assert len(arrived(answers, "a1'", "a2'")) == 2
 
 
@@ -122,7 +133,7 @@ def test_a_nack_leaves_what_is_out_before_it_and_takes_what_is_behind_it(server:
     answers = answers_to(server)
     before, failed, behind, other = arrived(answers, "a1", "a2", "a3", "b1")
     answers.settle((), [failed])
-    assert server.answer() == (0, ["a2"])
+    assert server.answer() == (0, ["a2", "a3"])
     settled = answers.settle([before, behind, other], ())
     assert server.answer() == (None, ["a1", "b1"])
     assert settled.result(0) == [behind]
@@ -141,22 +152,56 @@ def test_what_was_sent_before_a_nack_was_heard_is_no_news(server: Server) -> Non
     answers = answers_to(server)
     failed, _ = arrived(answers, "a1", "a2")
     answers.settle((), [failed])
-    assert server.answer() == (0, ["a1"])
+    assert server.answer() == (0, ["a1", "a2"])
     assert arrived(answers, "a3", "a4") == []
-    assert server.answer() == (0, ["a3", "a4"]), "in case that it is not over"
     assert len(arrived(answers, "a1'", "a2'", "a3'", "a4'")) == 4
+    assert not server.asked, "what is passed over costs no attempt"
 
 
-def test_a_key_that_does_not_come_again_is_forgotten_when_that_is_long_over(server: Server) -> None:
+def test_what_comes_while_a_nack_is_lost_waits_for_what_failed(server: Server) -> None:
+    answers = answers_to(server)
+    failed, _ = arrived(answers, "a1", "a2")
+    nacked = answers.settle((), [failed])
+    server.answer(ResourceExhausted("too often"))
+    assert isinstance(nacked.exception(0), ResourceExhausted)
+    assert arrived(answers, "a3", "a4", "a3'", "a4'") == []
+    assert len(arrived(answers, "a1'", "a2'", "a3''")) == 3
+
+
+def test_messages_that_all_failed_for_the_last_time_hold_up_no_other_for_longer_than_a_lease(server: Server) -> None:
     clock = ManualClock()
-    answers = answers_to(server, clock=clock)
-    answers.settle((), arrived(answers, "a1"))
-    clock.advance(MAX_ACK_DEADLINE_SECONDS)
-    answers.settle((), arrived(answers, "b1"))
-    clock.advance(MAX_ACK_DEADLINE_SECONDS)
-    assert len(arrived(answers, "a2", "b2")) == 1
+    answers = answers_to(server, clock)
+    for lease in reversed(arrived(answers, "a1", "a2", "a3")):
+        answers.settle((), [lease])
+        server.listen()
+    for _ in range(2):  # the first goes alone, the others go together
+        server.answer()
+    assert arrived(answers, "a4", "a5") == []
+    clock.advance(LEASE_SECONDS)
+    assert len(arrived(answers, "a4'", "a5'")) == 2
+    assert not server.asked
+
+
+def test_a_key_of_which_nothing_comes_again_is_not_held_up_for_long(server: Server) -> None:
+    clock = ManualClock()
+    answers = answers_to(server, clock)
+    for key in ("a1", "b1"):
+        answers.settle((), arrived(answers, key))
+        server.answer()
+        clock.advance(60)
+    assert len(arrived(answers, "a2", "c1")) == 2
+    assert len(answers._rewinds) == 0
+    assert len(arrived(answers, "b2")) == 1
+
+
+def test_no_place_is_kept_for_what_is_not_out_any_more(server: Server) -> None:
+    answers = answers_to(server)
+    leases = arrived(answers, "a1", "a2", "b1", "b2")
+    answers.settle(leases[:2], leases[3:])
+    assert answers._of_keys == {"b": {leases[2]: None}}
+    assert [*answers._leases] == ["b1"]
 
 
 def test_what_was_pulled_and_comes_again_is_news(server: Server) -> None:
-    answers = answers_to(server, ordered=False)
+    answers = PlainAnswers(server, "worker", ManualClock())
     assert answers.leased(received("a1")) != answers.leased(received("a1'"))

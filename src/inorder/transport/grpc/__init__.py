@@ -3,8 +3,8 @@
 channel     the connection, one for each target of a process
 calls       a call and its answer, repeated where that is safe
 own         a server that knows inorder.v1
-plain       any other server of google.pubsub.v1, with its streams and answers in plain_stream, plain_answers and
-            plain_rewinds
+plain       any other server of google.pubsub.v1, with its streams and answers in plain_stream, plain_answers,
+            plain_turns and plain_rewinds
 publishing  what is published: one request after the other, each stored once
 answering   what is said of leases: acks, nacks, deadlines, returns
 stream      one consumer's side of a subscription

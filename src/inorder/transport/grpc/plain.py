@@ -40,8 +40,8 @@ from inorder.pending import Pending
 from inorder.transport.address import Address
 from inorder.transport.grpc.calls import Calls
 from inorder.transport.grpc.found import as_fact, if_found, on_all_pages
-from inorder.transport.grpc.plain_answers import PlainAnswers
-from inorder.transport.grpc.plain_stream import PlainDeliveries, read
+from inorder.transport.grpc.plain_answers import PlainAnswers, StreamAnswers
+from inorder.transport.grpc.plain_stream import PlainDeliveries, read, stream_deadline_seconds
 from inorder.transport.grpc.publishing import Outlet
 
 T = TypeVar("T")
@@ -196,15 +196,16 @@ class PlainServer:
     ) -> PlainDeliveries:
         found = self._subscription(subscription).result(self._calls.timeout_seconds)
         resource = self._target.subscription(subscription)
-        answers = PlainAnswers(self._calls, resource, self._clock, ordered=found.options.enable_message_ordering)
-        return PlainDeliveries(self._calls, self._clock, subscription, resource, found.options, answers, wake)
+        options = found.options
+        lease_seconds, ordered = stream_deadline_seconds(options), options.enable_message_ordering
+        answers = StreamAnswers(self._calls, resource, self._clock, lease_seconds, ordered=ordered)
+        return PlainDeliveries(self._calls, self._clock, subscription, resource, options, answers, wake)
 
     def _answers_of(self, subscription: str) -> PlainAnswers:
         with self._lock:
             if subscription not in self._answers:
-                self._answers[subscription] = PlainAnswers(
-                    self._calls, self._target.subscription(subscription), self._clock, ordered=False
-                )
+                resource = self._target.subscription(subscription)
+                self._answers[subscription] = PlainAnswers(self._calls, resource, self._clock)
             return self._answers[subscription]
 
     # -- requests and answers ----------------------------------------------------------------------

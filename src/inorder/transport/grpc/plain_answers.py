@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from itertools import takewhile
 from math import ceil
+from operator import lt
 from typing import Any, NamedTuple
 
 from google.pubsub_v1.types import pubsub
 
 from inorder.clock import MICROSECONDS, Clock
-from inorder.errors import InvalidArgument, NotFound
+from inorder.errors import InvalidArgument
 from inorder.options import MAX_ACK_DEADLINE_SECONDS, check_number
 from inorder.pending import Pending
-from inorder.transport.grpc.calls import Calls, later
+from inorder.transport.grpc.calls import Calls
 from inorder.transport.grpc.plain_rewinds import Rewind
+from inorder.transport.grpc.plain_turns import InTurn, all_known, in_parts, known_by
 
 _ACKNOWLEDGE = "/google.pubsub.v1.Subscriber/Acknowledge"
 _MODIFY = "/google.pubsub.v1.Subscriber/ModifyAckDeadline"
-AT_ONCE = 1_000  # ack ids of a request
-LONG_OVER_US = 2 * MAX_ACK_DEADLINE_SECONDS * MICROSECONDS  # since it was kept last, whatever took long on its way
+
+LONG_OVER_US = 2 * MAX_ACK_DEADLINE_SECONDS * MICROSECONDS  # whatever took long on its way
+
+Over = Pending[list[int]]  # of the leases that something was said of, those that are not out
 
 
 class _Held(NamedTuple):
@@ -30,60 +35,160 @@ class _Held(NamedTuple):
     message_id: str
     key: str
     came: int  # as which of all that came, when it came last
-    since_us: int  # kept last
+    until_us: int  # when its lease is over, unless the server counts from an earlier moment
+
+
+_Failed = list[tuple[Rewind, int]]  # keys, and when the lease is over of the first message that failed
 
 
 class PlainAnswers:
-    """The leases of one subscription that are out here. Thread-safe.
+    """The leases of one subscription that are out here. Thread-safe. The server does not tell which are over."""
 
-    The server does not tell which leases are over. But a message that comes again was over, and is ours again: so its
-    lease goes on here as if nothing had happened. And of an `ordered` subscription, what is out behind a message that
-    failed comes again after it: so those leases are over by that.
-    """
-
-    def __init__(self, calls: Calls, resource: str, clock: Clock, *, ordered: bool) -> None:
-        self._clock = clock
-        self._ordered = ordered
+    def __init__(
+        self, calls: Calls, resource: str, clock: Clock, lease_seconds: float = MAX_ACK_DEADLINE_SECONDS
+    ) -> None:
+        self._calls = calls
         self._resource = resource
+        self._clock = clock
+        self._lease_us = round(lease_seconds * MICROSECONDS)
         self._lock = threading.Lock()
         self._out: dict[int, _Held] = {}  # by lease; the one that was kept last is the last
-        self._leases: dict[str, int] = {}  # of messages that came on a stream, by their ids
-        self._rewinds: dict[str, Rewind] = {}  # by the keys that failed, until they come again; in their order
         self._count = 0
-        self._acks = _InTurn(partial(self._acknowledge, calls))
-        self._deadlines = _InTurn(partial(self._modify, calls))
+        self._acks = InTurn(self._acknowledge, calls.timeout_seconds)
+        self._nacks = InTurn(partial(self._modify, 0), calls.timeout_seconds)
 
     def leased(self, received: Iterable[Any]) -> list[int]:
         """The number of each message that somebody has pulled."""
         with self._lock:
             now_us = self._clock.now_us()
-            self._forget_long_over(now_us)
+            self._tidy(now_us)
             leases: list[int] = []
             for one in received:
                 self._count += 1
                 leases.append(self._lease(one, now_us))
             return leases
 
+    def _lease(self, one: Any, now_us: int) -> int:
+        message, until_us = one.message, now_us + self._lease_us
+        self._out[self._count] = _Held(one.ack_id, message.message_id, message.ordering_key, self._count, until_us)
+        return self._count
+
+    def _tidy(self, now_us: int) -> None:
+        """What nobody has answered for is over, and is not to be kept in memory."""
+        while self._out:
+            oldest = next(iter(self._out))
+            if self._out[oldest].until_us > now_us - LONG_OVER_US:
+                return
+            self._forget(oldest)
+
+    def _forget(self, lease: int) -> None:
+        self._out.pop(lease, None)
+
+    # -- what is said ------------------------------------------------------------------------------
+
+    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Over:
+        if not nacks:
+            return self._ack(acks)
+        if not acks:
+            return self._nack(nacks)
+        return Pending.all([self._ack(acks), self._nack(nacks)]).map(lambda over: [*over[0], *over[1]])
+
+    def extend(self, leases: Sequence[int], seconds: float) -> Over:
+        try:
+            check_number("seconds", seconds, up_to=MAX_ACK_DEADLINE_SECONDS)
+        except InvalidArgument as error:
+            return Pending.failed(error)
+        return self._keep(leases, ceil(seconds)) if seconds else self._nack(leases)
+
+    def _ack(self, leases: Sequence[int]) -> Over:
+        with self._lock:
+            found = self._found(leases)
+            for lease in found:
+                self._forget(lease)
+            said = self._acks.say([held.ack_id for held in found.values()])
+        return said.map(partial(_over, leases, found))
+
+    def _nack(self, leases: Sequence[int]) -> Over:
+        with self._lock:
+            found = self._found(leases)
+            for lease in found:
+                self._forget(lease)
+            said = self._nacks.say([held.ack_id for held in found.values()])
+        return said.map(partial(_over, leases, found))
+
+    def _keep(self, leases: Sequence[int], seconds: int) -> Over:
+        with self._lock:
+            found = self._found(leases)
+            until_us = self._clock.now_us() + seconds * MICROSECONDS
+            for lease, held in found.items():
+                del self._out[lease]
+                self._out[lease] = held._replace(until_us=until_us)
+        # Not in turn: each makes the others of no account, and while nobody answers they would only wait in line.
+        sent = [
+            known_by(self._modify(seconds, some, self._calls.timeout_seconds))
+            for some in in_parts([held.ack_id for held in found.values()])
+        ]
+
+        def over(known: bool) -> list[int]:
+            if not known:
+                self._lose(found)
+            return _over(leases, found, known)
+
+        return all_known(sent).map(over)
+
+    def _found(self, leases: Iterable[int]) -> dict[int, _Held]:
+        return {lease: self._out[lease] for lease in leases if lease in self._out}
+
+    def _lose(self, found: dict[int, _Held]) -> None:
+        """The server does not know all of these, and does not say which."""
+        with self._lock:
+            for lease in found:
+                self._forget(lease)
+
+    def _acknowledge(self, ack_ids: Sequence[str], timeout_seconds: float) -> Pending[bytes]:
+        request = pubsub.AcknowledgeRequest.pb()(subscription=self._resource, ack_ids=ack_ids)
+        return self._calls.repeated(_ACKNOWLEDGE, request.SerializeToString(), timeout_seconds)
+
+    def _modify(self, seconds: int, ack_ids: Sequence[str], timeout_seconds: float) -> Pending[bytes]:
+        request = pubsub.ModifyAckDeadlineRequest.pb()(
+            subscription=self._resource, ack_ids=ack_ids, ack_deadline_seconds=seconds
+        )
+        return self._calls.repeated(_MODIFY, request.SerializeToString(), timeout_seconds)
+
+
+class StreamAnswers(PlainAnswers):
+    """The same for what comes on a stream, and so comes again there.
+
+    A message that comes again was over, and is ours again: so its lease goes on here as if nothing had happened. And of
+    an `ordered` subscription, what is out behind a message that failed comes again after it: so those leases are over
+    by that.
+    """
+
+    def __init__(self, calls: Calls, resource: str, clock: Clock, lease_seconds: float, *, ordered: bool) -> None:
+        super().__init__(calls, resource, clock, lease_seconds)
+        self._ordered = ordered
+        self._leases: dict[str, int] = {}  # by the ids of their messages
+        self._of_keys: dict[str, dict[int, None]] = {}  # the leases of each key, in their order
+        self._rewinds: dict[str, Rewind] = {}  # by the keys that failed, until they come again; in their order
+
     def arrived(self, received: Iterable[Any]) -> list[tuple[Any, int]]:
-        """Of messages that came on a stream those that are news here, and their numbers."""
+        """Those of these messages that are news here, and their numbers."""
         news: list[tuple[Any, int]] = []
-        early: list[str] = []
         with self._lock:
             now_us = self._clock.now_us()
-            self._forget_long_over(now_us)
+            self._tidy(now_us)
             for one in received:
                 self._count += 1
                 message_id = one.message.message_id
-                if self._rewinds and not self._is_due(one.message.ordering_key, message_id):
-                    early.append(one.ack_id)
-                elif (lease := self._leases.get(message_id)) is not None:
-                    self._out[lease] = self._out[lease]._replace(ack_id=one.ack_id, came=self._count)
+                if self._rewinds and self._is_early(one.message, now_us):
+                    continue
+                if (lease := self._leases.get(message_id)) is not None:
+                    del self._out[lease]
+                    self._out[lease] = _Held(
+                        one.ack_id, message_id, one.message.ordering_key, self._count, now_us + self._lease_us
+                    )
                 else:
-                    lease = self._leases[message_id] = self._lease(one, now_us)
-                    news.append((one, lease))
-            if early:
-                # Mostly they are over by now. If not, they come again at once, and in their places.
-                self._deadlines.say(early, 0)
+                    news.append((one, self._lease(one, now_us)))
         return news
 
     def still_out(self, received: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
@@ -91,168 +196,96 @@ class PlainAnswers:
         with self._lock:
             return [pair for pair in received if pair[1] in self._out]
 
+    def _is_early(self, message: Any, now_us: int) -> bool:
+        """Whether it came before one of its key that failed. If it does not, all that follows is in its place."""
+        rewind = self._rewinds.get(message.ordering_key)
+        if rewind is not None and not rewind.ends_with(message.message_id, now_us):
+            return True
+        self._rewinds.pop(message.ordering_key, None)
+        return False
+
     def _lease(self, one: Any, now_us: int) -> int:
-        message = one.message
-        self._out[self._count] = _Held(one.ack_id, message.message_id, message.ordering_key, self._count, now_us)
-        return self._count
+        lease = super()._lease(one, now_us)
+        self._leases[one.message.message_id] = lease
+        if self._ordered and one.message.ordering_key:
+            self._of_keys.setdefault(one.message.ordering_key, {})[lease] = None
+        return lease
 
-    def _is_due(self, key: str, message_id: str) -> bool:
-        rewind = self._rewinds.get(key)
-        if rewind is not None and not rewind.ends_with(message_id):
-            return False
-        self._rewinds.pop(key, None)
-        return True
-
-    def _forget_long_over(self, now_us: int) -> None:
-        """What nobody has answered for is over, and is not to be kept in memory. Nor is what will not come again."""
-        while self._out:
-            oldest = next(iter(self._out))
-            if self._out[oldest].since_us > now_us - LONG_OVER_US:
-                break
-            self._forget(oldest)
+    def _tidy(self, now_us: int) -> None:
+        super()._tidy(now_us)
         while self._rewinds:
             key = next(iter(self._rewinds))
-            if self._rewinds[key].since_us > now_us - LONG_OVER_US:
-                break
+            if not self._rewinds[key].is_over(now_us):
+                return
             del self._rewinds[key]
 
     def _forget(self, lease: int) -> None:
         held = self._out.pop(lease, None)
-        if held is not None and self._leases.get(held.message_id) == lease:
-            del self._leases[held.message_id]
+        if held is None:
+            return
+        del self._leases[held.message_id]
+        if of_key := self._of_keys.get(held.key):
+            del of_key[lease]
+            if not of_key:
+                del self._of_keys[held.key]
 
-    def settle(self, acks: Sequence[int], nacks: Sequence[int]) -> Pending[list[int]]:
-        if not nacks:
-            return self._say(acks, None)
-        if not acks:
-            return self._say(nacks, 0)
-        both = Pending.all([self._say(acks, None), self._say(nacks, 0)])
-        return both.map(lambda over: [*over[0], *over[1]])
-
-    def extend(self, leases: Sequence[int], seconds: float) -> Pending[list[int]]:
-        try:
-            check_number("seconds", seconds, up_to=MAX_ACK_DEADLINE_SECONDS)
-        except InvalidArgument as error:
-            return Pending.failed(error)
-        return self._say(leases, ceil(seconds))
-
-    def _say(self, leases: Sequence[int], seconds: int | None) -> Pending[list[int]]:
-        """Ack, or set a deadline; the reply is those that are not out."""
+    def _nack(self, leases: Sequence[int]) -> Over:
         with self._lock:
-            found = {lease: self._out[lease] for lease in leases if lease in self._out}
-            if seconds == 0 and self._ordered:
-                self._rewind(found)
-            for lease, held in found.items():
-                if seconds:
-                    del self._out[lease]
-                    self._out[lease] = held._replace(since_us=self._clock.now_us())
-                else:
-                    self._forget(lease)
-            over = [lease for lease in leases if lease not in found]
-            if not found:
-                return Pending.of(over)
-            # Here, so that whoever finds these forgotten says what comes of that after this.
-            said = (self._deadlines if seconds is not None else self._acks).say(
-                [held.ack_id for held in found.values()], seconds
-            )
-        return said.map(lambda valid: over if valid else [*over, *self._invalid(found)])
-
-    def _invalid(self, leases: Iterable[int]) -> Iterable[int]:
-        """All of these, as the server does not say which."""
-        with self._lock:
-            for lease in leases:
+            found = self._found(leases)
+            failed, behind = self._rewind(found)
+            for lease in found:
                 self._forget(lease)
-        return leases
+            # The server takes those behind back anyway, unless it takes what failed for dead, and so for done. Said
+            # here, so that whoever finds these forgotten says what comes of that after this.
+            said = self._nacks.say([held.ack_id for held in (*found.values(), *behind)])
+        said.add_done_callback(partial(self._heard, failed))
+        return said.map(partial(_over, leases, found))
 
-    def _rewind(self, failed: dict[int, _Held]) -> None:
-        """With what has failed, forget what is out behind it in its keys."""
-        first: dict[str, int] = {}
-        for lease, held in failed.items():
-            if held.key:
-                first[held.key] = min(lease, first.get(held.key, lease))
-        if not first:
-            return
-        places: dict[str, dict[str, int]] = {key: {} for key in first}
-        last: dict[str, tuple[int, int]] = {}
-        for lease, held in [*self._out.items()]:
-            if held.key in first:
-                places[held.key][held.message_id] = lease
-                last[held.key] = max((held.came, lease), last.get(held.key, (0, 0)))
-                if lease > first[held.key]:
-                    self._forget(lease)
-        for key, lease in first.items():
-            before = self._rewinds.pop(key, None)
-            self._rewinds[key] = Rewind(lease, places[key], last[key][1], before, self._clock.now_us())
-
-    def _acknowledge(self, calls: Calls, ack_ids: list[str], _: None) -> Pending[bytes]:
-        request = pubsub.AcknowledgeRequest.pb()(subscription=self._resource, ack_ids=ack_ids)
-        return calls.repeated(_ACKNOWLEDGE, request.SerializeToString())
-
-    def _modify(self, calls: Calls, ack_ids: list[str], seconds: int) -> Pending[bytes]:
-        request = pubsub.ModifyAckDeadlineRequest.pb()(
-            subscription=self._resource, ack_ids=ack_ids, ack_deadline_seconds=seconds
-        )
-        return calls.repeated(_MODIFY, request.SerializeToString())
-
-
-class _Said(NamedTuple):
-    ack_ids: Sequence[str]
-    seconds: Any
-    valid: Pending[bool]
-
-
-class _InTurn:
-    """Requests one after the other: what is said while one is under way goes together with the next.
-
-    If each ack were a request, a server that answers slowly would be sent a thousand of them; it would send one message
-    for each, these would be acked one by one, and it would go on like that. And nacks must not overtake each other.
-    """
-
-    def __init__(self, send: Callable[[list[str], Any], Pending[bytes]]) -> None:
-        self._send = send
-        self._lock = threading.Lock()
-        self._waiting: list[_Said] = []
-        self._under_way = False
-
-    def say(self, ack_ids: Sequence[str], seconds: int | None) -> Pending[bool]:
-        """The reply is whether the server knows all of these ack ids, as far as it tells."""
-        said = [
-            _Said(ack_ids[start : start + AT_ONCE], seconds, Pending()) for start in range(0, len(ack_ids), AT_ONCE)
-        ]
+    def _heard(self, failed: _Failed, said: Pending[bool]) -> None:
+        gone_back = said.exception() is None and said.result()
         with self._lock:
-            self._waiting += said
-            if not self._under_way:
-                later(0, self._next)  # not here, where it may be interrupted, as by Ctrl-C: others wait for it
-                self._under_way = True
-        return said[0].valid if len(said) == 1 else Pending.all([one.valid for one in said]).map(all)
-
-    def _next(self) -> None:
-        with self._lock:
-            together = self._go_together()
-            self._under_way = bool(together)
-        if not together:
-            return
-        ack_ids = [ack_id for said in together for ack_id in said.ack_ids]
-
-        def finished(sent: Pending[bytes]) -> None:
-            error = sent.exception()
-            valid = not isinstance(error, InvalidArgument | NotFound)
-            for said in together:
-                if error is not None and valid:
-                    said.valid.set_exception(error)
+            for rewind, until_us in failed:
+                if gone_back:
+                    rewind.went_back(self._clock.now_us())
                 else:
-                    said.valid.set_result(valid)
-            self._next()
+                    rewind.lost(until_us)
 
-        self._send(ack_ids, together[0].seconds).add_done_callback(finished)
+    def _lose(self, found: dict[int, _Held]) -> None:
+        with self._lock:
+            failed, _ = self._rewind({lease: held for lease, held in found.items() if lease in self._out})
+            for rewind, until_us in failed:
+                rewind.lost(until_us)
+        super()._lose(found)
 
-    def _go_together(self) -> list[_Said]:
-        """What waits first, and with it what is the same and finds room."""
-        room, count = AT_ONCE, 0
-        for said in self._waiting:
-            room -= len(said.ack_ids)
-            if room < 0 or said.seconds != self._waiting[0].seconds:
-                break
-            count += 1
-        together, self._waiting = self._waiting[:count], self._waiting[count:]
-        return together
+    def _rewind(self, found: dict[int, _Held]) -> tuple[_Failed, list[_Held]]:
+        """Begin to pass over what comes early of the keys of these, and forget what is out behind them.
+
+        Returns also until when the leases of the first ones last.
+        """
+        first: dict[str, int] = {}
+        if self._ordered:
+            for lease, held in found.items():
+                if held.key:
+                    first[held.key] = min(lease, first.get(held.key, lease))
+        failed: _Failed = []
+        behind: list[_Held] = []
+        for key, lease in first.items():
+            rewind = self._rewinds.pop(key, None) or self._rewind_of(key)
+            rewind.fail(lease)
+            self._rewinds[key] = rewind
+            failed.append((rewind, found[lease].until_us))
+            for other in [*takewhile(partial(lt, lease), reversed(self._of_keys[key]))][::-1]:
+                if other not in found:
+                    behind.append(self._out[other])
+                    self._forget(other)
+        return failed, behind
+
+    def _rewind_of(self, key: str) -> Rewind:
+        out = {lease: self._out[lease] for lease in self._of_keys[key]}
+        last = max(out, key=lambda lease: out[lease].came)
+        return Rewind(self._lease_us, {held.message_id: lease for lease, held in out.items()}, last)
+
+
+def _over(leases: Sequence[int], found: Collection[int], known: bool) -> list[int]:
+    """All of them, if the server does not know some, as it does not say which."""
+    return [lease for lease in leases if lease not in found] if known else [*leases]

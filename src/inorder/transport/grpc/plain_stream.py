@@ -21,7 +21,7 @@ from inorder.options import FlowControl, SubscriptionOptions
 from inorder.pending import Pending
 from inorder.transport import Taken, TakenLists
 from inorder.transport.grpc.calls import Calls, pause_after, pauses
-from inorder.transport.grpc.plain_answers import PlainAnswers
+from inorder.transport.grpc.plain_answers import StreamAnswers
 from inorder.transport.grpc.stream import STREAMING_PULL, Terms
 
 MIN_STREAM_SECONDS = 10  # the shortest deadline that a stream may have
@@ -39,7 +39,7 @@ class PlainDeliveries:
         subscription: str,
         resource: str,
         options: SubscriptionOptions,
-        answers: PlainAnswers,
+        answers: StreamAnswers,
         wake: Callable[[], None],
     ) -> None:
         self._calls = calls
@@ -148,7 +148,7 @@ class PlainDeliveries:
         flow = self._options.flow_control or FlowControl()
         first = pubsub.StreamingPullRequest.pb()(
             subscription=self._resource,
-            stream_ack_deadline_seconds=max(MIN_STREAM_SECONDS, round(self._options.ack_deadline_seconds)),
+            stream_ack_deadline_seconds=stream_deadline_seconds(self._options),
             max_outstanding_messages=flow.max_messages,
             max_outstanding_bytes=flow.max_bytes,
         )
@@ -194,6 +194,11 @@ class PlainDeliveries:
                 error = SubscriptionNotFound(self._subscription)
             self._failure = error
         self._wake()
+
+
+def stream_deadline_seconds(options: SubscriptionOptions) -> int:
+    """For so long the server waits for an answer to what comes on a stream."""
+    return max(MIN_STREAM_SECONDS, round(options.ack_deadline_seconds))
 
 
 class From:
