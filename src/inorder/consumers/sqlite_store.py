@@ -84,7 +84,7 @@ class SqliteStore:
                 # others, and Ctrl-C meanwhile is noticed when it has begun: so that, too, is undone.
                 self._database.execute("BEGIN IMMEDIATE")
                 self._owner = threading.get_ident()
-                yield _SqliteConnection(self._database, self._commits)
+                yield _SqliteConnection(self._database)
                 if not self._database.in_transaction:
                     raise TransactionEnded
                 self._database.execute("COMMIT")
@@ -107,7 +107,7 @@ class SqliteStore:
     def within(self, raw: Any) -> Connection:
         if raw is not self._database or not self.in_transaction():
             raise InvalidArgument(f"connection: that of a transaction of this store, under way, not {raw!r}")
-        return _SqliteConnection(self._database, self._commits)
+        return _SqliteConnection(self._database)
 
     def in_transaction(self) -> bool:
         return self._owner == threading.get_ident()
@@ -126,9 +126,9 @@ class SqliteStore:
 class _SqliteConnection:
     row_lock = ""  # whoever has begun has locked everything
 
-    def __init__(self, raw: sqlite3.Connection, commits: int) -> None:
+    def __init__(self, raw: sqlite3.Connection) -> None:
         self.raw = raw
-        self._commits = commits  # of this store, before this transaction
+        self._changes = raw.total_changes  # of rows, by this store, before this transaction
         self._as_of: tuple[int, int] | None = None
 
     def query(self, statement: str, values: Values) -> list[Row]:
@@ -146,12 +146,12 @@ class _SqliteConnection:
     def as_of(self) -> tuple[int, int]:
         if self._as_of is None:
             # This changes when another connection commits, of whatever process, and not when this one does.
-            self._as_of = self.raw.execute("PRAGMA data_version").fetchone()[0], self._commits
+            self._as_of = self.raw.execute("PRAGMA data_version").fetchone()[0], self._changes
         return self._as_of
 
     def until(self) -> Hashable:
-        version, commits = self.as_of()
-        return version, commits + 1
+        version, _ = self.as_of()
+        return version, self.raw.total_changes
 
     def check(self) -> None:
         # Outside of a transaction each statement is committed by itself: a state, and not its effect that was undone.

@@ -115,7 +115,7 @@ class Connection(Protocol):
         committed anything since. None if that cannot be told."""
 
     def until(self) -> Hashable | None:
-        """What `as_of` of the next transaction will be, if this one is committed and nobody else commits before it."""
+        """What `as_of` of the next transaction will be, if this one writes nothing more, and nobody else before it."""
 
     def check(self) -> None:
         """`TransactionEnded` if that is so and can be told now; else it is told when it would be committed."""
