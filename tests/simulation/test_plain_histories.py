@@ -44,10 +44,10 @@ class Consumer(ABC):
         """Take what there is, and answer for all of it, or for some; whether there was anything."""
 
     def judge(self, given: list[tuple[str, int]]) -> None:
-        """Nothing comes before one of its key that is not acked."""
+        """Nothing comes before one of its key that the server has, and that nobody has acked."""
         done = {key: {*acked} for key, acked in self._acked.items()}
         for key, number in given:
-            before = {other for other in range(number) if (key, other) not in self._world.dead} - done[key]
+            before = {other for other in self._world.unacked[key] if other < number} - done[key]
             assert not before, f"{key}{number} came before {key}{min(before)}"
             done[key].add(number)
             self.happened["again" if number in self._acked[key] else "given"] += 1

@@ -170,6 +170,9 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="inorder")
 
 
+@pytest.mark.timeout(
+    900
+)  # it compares whole books, over and over: one and a half minutes on a machine with nothing else to do
 def test_the_books_bring_a_broker_back_as_it_was() -> None:
     search = settings(max_examples=2 * settings().max_examples, stateful_step_count=30, report_multiple_bugs=False)
     run_state_machine_as_test(RememberingMachine, settings=search)

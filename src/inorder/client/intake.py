@@ -475,7 +475,10 @@ class Intake:
 
     def _settled(self, settled: Pending[list[int]]) -> None:
         self._unsettled.discard(settled)
-        if settled.exception() is None and settled.result():
+        error = settled.exception()
+        if isinstance(error, Closed):
+            return
+        if error is not None or settled.result():
             self._keep_leases()  # where one was lost, others may have been
 
     def _sent(self, acked: list[Message], nacked: list[Message], settled: Pending[list[int]]) -> None:

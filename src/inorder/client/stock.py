@@ -207,7 +207,10 @@ class Stock:
         return settled.map(lambda over: [*over, *others]) if others else settled
 
     def _acked(self, settled: Pending[list[int]]) -> None:
-        if settled.exception() is None and settled.result():
+        error = settled.exception()
+        if isinstance(error, Closed):
+            return
+        if error is not None or settled.result():  # what they were come again, and not behind what waits
             self._have_lost(())
 
     def _have_lost(self, leases: Iterable[int]) -> None:

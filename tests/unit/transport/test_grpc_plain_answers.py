@@ -168,6 +168,39 @@ def test_what_comes_while_a_nack_is_lost_waits_for_what_failed(server: Server) -
     assert len(arrived(answers, "a1'", "a2'", "a3''")) == 3
 
 
+@pytest.mark.parametrize("error", [InvalidArgument("no such ack id"), ResourceExhausted("too often")])
+def test_what_was_not_acked_after_all_comes_before_what_is_behind_it(server: Server, error: Exception) -> None:
+    answers = answers_to(server)
+    first, second, third = arrived(answers, "a1", "a2", "a3")
+    acked = answers.settle([first, second], ())
+    server.answer(error)
+    assert acked.exception(0) is not None or acked.result(0) == [first, second]
+    assert answers.extend([third], 10).result(0) == [third], "it is behind them"
+    assert arrived(answers, "a4") == []
+    assert len(arrived(answers, "a1'", "a2'", "a3'", "a4'")) == 4
+
+
+def test_what_came_again_before_its_ack_was_refused_is_out(server: Server) -> None:
+    answers = answers_to(server)
+    first, second = arrived(answers, "a1", "a2")
+    answers.settle([first], ())
+    [again] = arrived(answers, "a1'", "a2'")
+    server.answer(InvalidArgument("there is no such ack id"))
+    settled = answers.settle([again, second], ())
+    assert server.answer() == (None, ["a1'", "a2'"])
+    assert settled.result(0) == []
+
+
+def test_leases_that_are_known_to_be_over_are_told_whatever_becomes_of_the_others(server: Server) -> None:
+    answers = answers_to(server)
+    gone, kept = arrived(answers, "a1", "b1")
+    answers.settle([gone], ())
+    extended = answers.extend([gone, kept], 10)
+    assert extended.result(0) == [gone]
+    server.listen()
+    assert [ack_ids for _, ack_ids, _ in server.asked] == [["b1"], ["a1"]]
+
+
 def test_messages_that_all_failed_for_the_last_time_hold_up_no_other_for_longer_than_a_lease(server: Server) -> None:
     clock = ManualClock()
     answers = answers_to(server, clock)

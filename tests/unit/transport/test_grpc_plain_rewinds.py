@@ -9,7 +9,7 @@ LEASE_US = 10
 
 def rewind(failed: int, out: dict[str, int] | None = None, last: int = 3) -> Rewind:
     begun = Rewind(LEASE_US, out or {"1": 1, "2": 2, "3": 3}, last)
-    begun.fail(failed)
+    begun.fail(str(failed), failed)
     return begun
 
 
@@ -46,13 +46,13 @@ def test_what_had_come_again_is_told_from_what_was_behind_it() -> None:
 def test_if_one_fails_before_it_has_come_the_server_goes_back_twice() -> None:
     begun = rewind(3, {"1": 1, "2": 2, "3": 3, "4": 4}, 4)
     assert not begun.ends_with("5", 0)
-    begun.fail(2)
+    begun.fail("2", 2)
     assert those_passed_over(begun, "6", "3", "4", "5", "6", "2") == ["6", "3", "4", "5", "6"]
 
 
 def test_if_it_goes_back_less_often_a_lease_passes() -> None:
     begun = rewind(3)
-    begun.fail(2)
+    begun.fail("2", 2)
     begun.went_back(0)
     assert those_passed_over(begun, "3", "4") == ["3", "4"]
     begun.went_back(5)

@@ -44,6 +44,17 @@ def test_a_line_of_requests_that_fail_at_once_is_no_tower_of_calls() -> None:
     assert isinstance(turns.say(["a"]).exception(PATIENCE_SECONDS), Closed)
 
 
+def test_a_request_that_cannot_be_sent_holds_up_no_other() -> None:
+    def send(ack_ids: Sequence[str], seconds: float) -> Pending[bytes]:
+        if ack_ids == ["a"]:
+            raise RuntimeError("no room for a thread")
+        return Pending.of(b"")
+
+    turns = InTurn(send, timeout_seconds=60)
+    assert isinstance(turns.say(["a"]).exception(PATIENCE_SECONDS), RuntimeError)
+    assert turns.say(["b"]).result(PATIENCE_SECONDS) is True
+
+
 def test_what_the_server_does_not_know_is_no_error() -> None:
     turns = InTurn(lambda *_: Pending.failed(NotFound("no such subscription")), timeout_seconds=60)
     assert turns.say(["a", "b"]).result(PATIENCE_SECONDS) is False

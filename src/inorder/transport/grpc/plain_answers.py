@@ -70,8 +70,11 @@ class PlainAnswers:
 
     def _lease(self, one: Any, now_us: int) -> int:
         message, until_us = one.message, now_us + self._lease_us
-        self._out[self._count] = _Held(one.ack_id, message.message_id, message.ordering_key, self._count, until_us)
+        self._hold(self._count, _Held(one.ack_id, message.message_id, message.ordering_key, self._count, until_us))
         return self._count
+
+    def _hold(self, lease: int, held: _Held) -> None:
+        self._out[lease] = held
 
     def _tidy(self, now_us: int) -> None:
         """What nobody has answered for is over, and is not to be kept in memory."""
@@ -134,7 +137,9 @@ class PlainAnswers:
                 self._lose(found)
             return _over(leases, found, known)
 
-        return all_known(sent).map(over)
+        kept = all_known(sent).map(over)
+        # What is known here is told at once, whatever becomes of the others.
+        return Pending.of(_over(leases, found, True)) if len(found) < len(leases) else kept
 
     def _found(self, leases: Iterable[int]) -> dict[int, _Held]:
         return {lease: self._out[lease] for lease in leases if lease in self._out}
@@ -183,9 +188,9 @@ class StreamAnswers(PlainAnswers):
                 if self._rewinds and self._is_early(one.message, now_us):
                     continue
                 if (lease := self._leases.get(message_id)) is not None:
-                    del self._out[lease]
-                    self._out[lease] = _Held(
-                        one.ack_id, message_id, one.message.ordering_key, self._count, now_us + self._lease_us
+                    held = self._out.pop(lease)
+                    self._out[lease] = held._replace(
+                        ack_id=one.ack_id, came=self._count, until_us=now_us + self._lease_us
                     )
                 else:
                     news.append((one, self._lease(one, now_us)))
@@ -204,12 +209,11 @@ class StreamAnswers(PlainAnswers):
         self._rewinds.pop(message.ordering_key, None)
         return False
 
-    def _lease(self, one: Any, now_us: int) -> int:
-        lease = super()._lease(one, now_us)
-        self._leases[one.message.message_id] = lease
-        if self._ordered and one.message.ordering_key:
-            self._of_keys.setdefault(one.message.ordering_key, {})[lease] = None
-        return lease
+    def _hold(self, lease: int, held: _Held) -> None:
+        super()._hold(lease, held)
+        self._leases[held.message_id] = lease
+        if self._ordered and held.key:
+            self._of_keys.setdefault(held.key, {})[lease] = None
 
     def _tidy(self, now_us: int) -> None:
         super()._tidy(now_us)
@@ -228,6 +232,29 @@ class StreamAnswers(PlainAnswers):
             del of_key[lease]
             if not of_key:
                 del self._of_keys[held.key]
+
+    def _ack(self, leases: Sequence[int]) -> Over:
+        with self._lock:
+            found = self._found(leases)
+            for lease in found:
+                self._forget(lease)
+            said = self._acks.say([held.ack_id for held in found.values()])
+        if self._ordered:
+            said.add_done_callback(partial(self._acked, found))
+        return said.map(partial(_over, leases, found))
+
+    def _acked(self, found: dict[int, _Held], said: Pending[bool]) -> None:
+        """If they are not, or nobody knows, they come again, and what is behind them after them."""
+        if said.exception() is None and said.result():
+            return
+        with self._lock:
+            # Those that have come again meanwhile are out as others.
+            unknown = {lease: held for lease, held in found.items() if held.message_id not in self._leases}
+            for lease, held in unknown.items():
+                self._hold(lease, held)
+            for key in {held.key for held in unknown.values() if held.key}:
+                self._of_keys[key] = dict.fromkeys(sorted(self._of_keys[key]))
+            self._let_come_again(unknown)
 
     def _nack(self, leases: Sequence[int]) -> Over:
         with self._lock:
@@ -252,10 +279,15 @@ class StreamAnswers(PlainAnswers):
 
     def _lose(self, found: dict[int, _Held]) -> None:
         with self._lock:
-            failed, _ = self._rewind({lease: held for lease, held in found.items() if lease in self._out})
-            for rewind, until_us in failed:
-                rewind.lost(until_us)
-        super()._lose(found)
+            self._let_come_again(self._found(found))
+
+    def _let_come_again(self, lost: dict[int, _Held]) -> None:
+        """These are not ours any more, and the server has not been told so."""
+        failed, _ = self._rewind(lost)
+        for rewind, until_us in failed:
+            rewind.lost(until_us)
+        for lease in lost:
+            self._forget(lease)
 
     def _rewind(self, found: dict[int, _Held]) -> tuple[_Failed, list[_Held]]:
         """Begin to pass over what comes early of the keys of these, and forget what is out behind them.
@@ -271,7 +303,7 @@ class StreamAnswers(PlainAnswers):
         behind: list[_Held] = []
         for key, lease in first.items():
             rewind = self._rewinds.pop(key, None) or self._rewind_of(key)
-            rewind.fail(lease)
+            rewind.fail(found[lease].message_id, lease)
             self._rewinds[key] = rewind
             failed.append((rewind, found[lease].until_us))
             for other in [*takewhile(partial(lt, lease), reversed(self._of_keys[key]))][::-1]:

@@ -30,16 +30,17 @@ class Rewind:
         self._places = places
         self._behind_all = max(places.values())
         self._last = last
-        self._failed = 0
+        self._failed = self._behind_all
         self._turns = 0  # so often the server is still to go back
         self._unheard = 0  # so many nacks nobody has answered yet
         self._gone_back_us = 0  # when the server had done so for all others
         self._passed_over_us = 0  # when a message was, for the last time
         self._lost = False  # a nack was: so the server goes back whenever a lease is over
 
-    def fail(self, place: int) -> None:
-        """The server has been told so. The next one fails before this one, as what is behind is out no more."""
-        self._failed = place
+    def fail(self, message_id: str, place: int) -> None:
+        """The server has been told so, perhaps."""
+        self._places[message_id] = place
+        self._failed = min(self._failed, place)
         self._turns += 1
         self._unheard += 1
 

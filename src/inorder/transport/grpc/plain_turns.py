@@ -37,8 +37,8 @@ class InTurn:
         with self._lock:
             self._waiting += said
             if not self._under_way and said:
-                self._under_way = True
                 later(0, self._next)  # not here, where it may be interrupted, as by Ctrl-C: others wait for it
+                self._under_way = True
         return all_known([one.known for one in said])
 
     def _next(self) -> None:
@@ -56,7 +56,8 @@ class InTurn:
 
         # By the time of the last, who should not have to pay for the first.
         seconds = max(together[-1].give_up - time.monotonic(), 0)
-        call_back(known_by(self._send(ack_ids, seconds)), finished)
+        sent = Pending.run(lambda: self._send(ack_ids, seconds)).then(lambda sending: sending)
+        call_back(known_by(sent), finished)
 
     def _go_together(self) -> list[_Said]:
         """What waits first, and with it what finds room."""
