@@ -109,15 +109,39 @@ class PlainAnswers:
             for lease in found:
                 self._forget(lease)
             said = self._acks.say([held.ack_id for held in found.values()])
+        said.add_done_callback(partial(self._acked, found))
         return said.map(partial(_over, leases, found))
+
+    def _acked(self, found: dict[int, _Held], said: Pending[bool]) -> None:
+        """The server has these, or not."""
 
     def _nack(self, leases: Sequence[int]) -> Over:
         with self._lock:
             found = self._found(leases)
+            failed, behind = self._rewind(found)
             for lease in found:
                 self._forget(lease)
-            said = self._nacks.say([held.ack_id for held in found.values()])
+            # The server takes those behind back anyway, unless it takes what failed for dead, and so for done. Said
+            # here, so that whoever finds these forgotten says what comes of that after this.
+            said = self._nacks.say([held.ack_id for held in (*found.values(), *behind)])
+        said.add_done_callback(partial(self._heard, failed))
         return said.map(partial(_over, leases, found))
+
+    def _heard(self, failed: _Failed, said: Pending[bool]) -> None:
+        gone_back = said.exception() is None and said.result()
+        with self._lock:
+            for rewind, until_us in failed:
+                if gone_back:
+                    rewind.went_back(self._clock.now_us())
+                else:
+                    rewind.lost(until_us)
+
+    def _rewind(self, found: dict[int, _Held]) -> tuple[_Failed, list[_Held]]:
+        """Begin to pass over what comes early of the keys of these, and forget what is out behind them.
+
+        Returns also until when the leases of the first ones last. Nothing comes early of what was pulled.
+        """
+        return [], []
 
     def _keep(self, leases: Sequence[int], seconds: int) -> Over:
         with self._lock:
@@ -147,8 +171,15 @@ class PlainAnswers:
     def _lose(self, found: dict[int, _Held]) -> None:
         """The server does not know all of these, and does not say which."""
         with self._lock:
-            for lease in found:
-                self._forget(lease)
+            self._let_come_again(self._found(found))
+
+    def _let_come_again(self, lost: dict[int, _Held]) -> None:
+        """These are not ours any more, and the server has not been told so."""
+        failed, _ = self._rewind(lost)
+        for rewind, until_us in failed:
+            rewind.lost(until_us)
+        for lease in lost:
+            self._forget(lease)
 
     def _acknowledge(self, ack_ids: Sequence[str], timeout_seconds: float) -> Pending[bytes]:
         request = pubsub.AcknowledgeRequest.pb()(subscription=self._resource, ack_ids=ack_ids)
@@ -233,19 +264,9 @@ class StreamAnswers(PlainAnswers):
             if not of_key:
                 del self._of_keys[held.key]
 
-    def _ack(self, leases: Sequence[int]) -> Over:
-        with self._lock:
-            found = self._found(leases)
-            for lease in found:
-                self._forget(lease)
-            said = self._acks.say([held.ack_id for held in found.values()])
-        if self._ordered:
-            said.add_done_callback(partial(self._acked, found))
-        return said.map(partial(_over, leases, found))
-
     def _acked(self, found: dict[int, _Held], said: Pending[bool]) -> None:
         """If they are not, or nobody knows, they come again, and what is behind them after them."""
-        if said.exception() is None and said.result():
+        if not self._ordered or (said.exception() is None and said.result()):
             return
         with self._lock:
             # Those that have come again meanwhile are out as others.
@@ -256,44 +277,7 @@ class StreamAnswers(PlainAnswers):
                 self._of_keys[key] = dict.fromkeys(sorted(self._of_keys[key]))
             self._let_come_again(unknown)
 
-    def _nack(self, leases: Sequence[int]) -> Over:
-        with self._lock:
-            found = self._found(leases)
-            failed, behind = self._rewind(found)
-            for lease in found:
-                self._forget(lease)
-            # The server takes those behind back anyway, unless it takes what failed for dead, and so for done. Said
-            # here, so that whoever finds these forgotten says what comes of that after this.
-            said = self._nacks.say([held.ack_id for held in (*found.values(), *behind)])
-        said.add_done_callback(partial(self._heard, failed))
-        return said.map(partial(_over, leases, found))
-
-    def _heard(self, failed: _Failed, said: Pending[bool]) -> None:
-        gone_back = said.exception() is None and said.result()
-        with self._lock:
-            for rewind, until_us in failed:
-                if gone_back:
-                    rewind.went_back(self._clock.now_us())
-                else:
-                    rewind.lost(until_us)
-
-    def _lose(self, found: dict[int, _Held]) -> None:
-        with self._lock:
-            self._let_come_again(self._found(found))
-
-    def _let_come_again(self, lost: dict[int, _Held]) -> None:
-        """These are not ours any more, and the server has not been told so."""
-        failed, _ = self._rewind(lost)
-        for rewind, until_us in failed:
-            rewind.lost(until_us)
-        for lease in lost:
-            self._forget(lease)
-
     def _rewind(self, found: dict[int, _Held]) -> tuple[_Failed, list[_Held]]:
-        """Begin to pass over what comes early of the keys of these, and forget what is out behind them.
-
-        Returns also until when the leases of the first ones last.
-        """
         first: dict[str, int] = {}
         if self._ordered:
             for lease, held in found.items():
