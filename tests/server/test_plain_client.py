@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from inorder import Columns, Message, PubSub, SubscriptionOptions
+from inorder import Columns, Message, PubSub, Subscription, SubscriptionOptions
 from inorder.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -66,6 +66,52 @@ def test_a_connection_that_breaks_leaves_no_thread_behind(serve: Serve) -> None:
         topic.publish_message(b"last").result()
         wait_until(lambda: b"last" in received)
         wait_until(lambda: streams() == 1)
+    proxy.close()
+    plain.stop()
+
+
+def taken_by_columns(subscription: Subscription) -> Iterator[int]:
+    columns = subscription.columns(100, ahead=1)
+    for leased in columns:
+        yield from map(int, leased.data)
+        columns.ack(leased)
+
+
+def taken_by_lists(subscription: Subscription) -> Iterator[int]:
+    batches = subscription.batches(100)
+    for messages in batches:
+        yield from [int(message.data) for message in messages]
+        batches.ack(messages)
+
+
+def taken_one_by_one(subscription: Subscription) -> Iterator[int]:
+    for message in subscription:
+        yield int(message.data)
+        message.ack()
+
+
+@pytest.mark.parametrize("take", [taken_by_columns, taken_by_lists, taken_one_by_one])
+def test_a_key_comes_through_in_order_whatever_is_cut(
+    serve: Serve, take: Callable[[Subscription], Iterator[int]]
+) -> None:
+    """What is out when a connection ends comes again after its deadline, which is ten seconds at least."""
+    server, count = serve(), 5_000
+    plain = PlainServer(server.address)
+    proxy = TcpProxy(plain.port)
+    with PubSub(f"grpc://{server.address}?project=shop") as direct:
+        topic = direct.topic("orders").create().result()
+        worker = topic.subscription("worker")
+        worker.create(enable_message_ordering=True, max_outstanding_per_key=1_000).result()
+        topic.publish_many([Message(b"%d" % number, ordering_key="k") for number in range(count)]).result()
+        with PubSub(f"grpc://127.0.0.1:{proxy.port}?project=shop") as pubsub:
+            due = 0
+            for taken, number in enumerate(take(pubsub.subscription("worker"))):
+                assert number <= due, "those in between have not come"
+                due = max(due, number + 1)
+                if taken in (700, 2_500):
+                    proxy.cut()
+                if due == count:
+                    break
     proxy.close()
     plain.stop()
 

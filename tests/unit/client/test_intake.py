@@ -214,6 +214,19 @@ def test_what_is_behind_a_nack_goes_back_with_it_if_nobody_says_whether_it_is_ou
     assert again == [b"1", b"2", b"3"]
 
 
+def test_leases_are_asked_for_when_nobody_says_what_became_of_an_ack(
+    consumer: Consumer, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been over, and what waits behind it, too."""
+    consumer.publish("1", key="a")
+    consumer.publish("2", key="b")
+    first, second = consumer.next(), consumer.next()
+    consumer.queue.nack([second.ack_id])
+    monkeypatch.setattr(WatchedDeliveries, "settle", lambda *_: Pending.failed(Unavailable("nobody is there")))
+    assert isinstance(first.ack().exception(0), Unavailable)
+    assert not intake.holds(second)
+
+
 def test_what_was_lost_by_our_own_clock_goes_back_to_the_broker_that_has_it_out(
     consumer: Consumer, intake: Intake
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inorder.client.stock import Stock
-from inorder.errors import InvalidAckId, SubscriptionNotFound, Unavailable
+from inorder.errors import Closed, InvalidAckId, SubscriptionNotFound, Unavailable
 from inorder.message import Leased, Recipient
 from inorder.options import SubscriptionOptions
 from inorder.pending import Pending
@@ -136,6 +136,31 @@ def test_what_waits_goes_back_when_the_broker_says_that_an_ack_came_too_late(bro
         acked.result()
     assert caught.value.ack_ids == ("e-0-1",)
     assert broker.answer("release") == [3]
+    assert broker.said == []
+
+
+def test_what_waits_goes_back_when_nobody_says_what_became_of_an_ack(broker: Broker) -> None:
+    lists = stock(broker, size=1)
+    broker.send("a1")
+    broker.send("a2")
+    at_hand = lists.next()
+    assert at_hand is not None
+    acked = lists.ack(at_hand)
+    broker.answer("ack", Unavailable("nobody is there"))
+    assert isinstance(acked.exception(), Unavailable)
+    assert lists.next() is None
+    assert broker.answer("release") == [2]
+
+
+def test_nothing_more_is_said_to_a_broker_that_was_closed(broker: Broker) -> None:
+    lists = stock(broker, size=1)
+    broker.send("a1")
+    at_hand = lists.next()
+    assert at_hand is not None
+    lists.ack(at_hand)
+    holds = broker.holds
+    broker.answer("ack", Closed("this PubSub is closed"))
+    assert broker.holds == holds
     assert broker.said == []
 
 
