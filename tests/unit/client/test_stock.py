@@ -122,13 +122,17 @@ def test_nothing_is_given_out_until_all_has_come_that_was_sent_before_a_failure_
     assert texts(lists.next()) == ["a1", "a2"]
 
 
-def test_what_waits_goes_back_when_the_broker_says_that_an_ack_came_too_late(broker: Broker) -> None:
+def with_one_acked_and_one_waiting(broker: Broker) -> tuple[Stock, Pending[None]]:
     lists = stock(broker, size=1)
     broker.send("a1")
     broker.send("a2")
     at_hand = lists.next()
     assert at_hand is not None
-    acked = lists.ack(at_hand)
+    return lists, lists.ack(at_hand)
+
+
+def test_what_waits_goes_back_when_the_broker_says_that_an_ack_came_too_late(broker: Broker) -> None:
+    lists, acked = with_one_acked_and_one_waiting(broker)
     assert texts(lists.next()) == ["a2"], "an ack that is on its way keeps nobody waiting"
     broker.send("a3")
     broker.answer("ack", [1])
@@ -140,12 +144,7 @@ def test_what_waits_goes_back_when_the_broker_says_that_an_ack_came_too_late(bro
 
 
 def test_what_waits_goes_back_when_nobody_says_what_became_of_an_ack(broker: Broker) -> None:
-    lists = stock(broker, size=1)
-    broker.send("a1")
-    broker.send("a2")
-    at_hand = lists.next()
-    assert at_hand is not None
-    acked = lists.ack(at_hand)
+    lists, acked = with_one_acked_and_one_waiting(broker)
     broker.answer("ack", Unavailable("nobody is there"))
     assert isinstance(acked.exception(), Unavailable)
     assert lists.next() is None
