@@ -101,6 +101,8 @@ class MessageIteration(Iteration[list[Message]]):
         super().__init__(listeners)
         self._size = size
         self._current: list[Message] = []
+        self._aside: list[Message] = []
+        self._told_end = False
         self._poked = False
         # No more than what the loop works on, or has asked for: others share the rest, and nothing has to go back.
         self._intake = Intake(transport, subscription, self._wake, self._report, size, one_per_key, ahead * size)
@@ -143,11 +145,28 @@ class MessageIteration(Iteration[list[Message]]):
         """Return messages that nobody has begun: they come again at once, and have not failed."""
         self._intake.give_back(messages)
 
+    def set_aside(self) -> None:
+        """The list at hand stays with the loop when that goes on, until `let_go`."""
+        self._aside += self._current
+        self._current = []
+
+    def let_go(self) -> None:
+        """What was set aside is answered."""
+        aside, self._aside = self._aside, []
+        self._let_go(aside)
+
+    def _got(self) -> list[Message] | None:
+        if self._aside and not self._told_end:
+            self._told_end = self._ended
+            self._given = True
+            return self._current  # once more, so that the loop can do something about what was set aside
+        return super()._got()
+
     def leave(self) -> None:
         self.close()
-        if self._given:
-            for message in self._current:
-                self._intake.leave(message)
+        aside, self._aside = self._aside, []
+        for message in (*aside, *(self._current if self._given else ())):
+            self._intake.leave(message)
         self._intake.close()
 
     def _advance(self) -> Iterator[Sequence[Awaitable[object]] | None]:

@@ -368,6 +368,16 @@ class Batches(_Lists[list[Message], MessageIteration]):
         if self._iteration is not None:
             self._iteration.give_back(messages)
 
+    def set_aside(self) -> None:
+        """Go on to the next list while this one is still at hand: until `let_go`, which is after its answers."""
+        if self._iteration is not None:
+            self._iteration.set_aside()
+
+    def let_go(self) -> None:
+        """What was set aside is answered; the next of its keys may come."""
+        if self._iteration is not None:
+            self._iteration.let_go()
+
     def _begin(self, kind: Callable[..., Loop]) -> Loop:
         iteration = super()._begin(kind)
         if self._poked:

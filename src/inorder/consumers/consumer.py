@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import logging
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar
 
 from inorder.client.subscription import Subscription
 from inorder.clock import MICROSECONDS
-from inorder.consumers.events import (
-    Applied,
-    Read,
-    applied,
-    event_of,
-    message_id_of,
-    quarantine_row,
-    storing_problem,
-    unread,
-)
+from inorder.consumers.events import Applied, Effect, Read, effects, message_id_of
 from inorder.consumers.functions import call, check_done, check_function
+from inorder.consumers.planning import Listed, Plan, Planner, quarantined
 from inorder.consumers.recent import Recent, StoredPattern
-from inorder.consumers.store import Conflict, Connection, States, Store, Stored
-from inorder.consumers.worker import TRIES, WAIT_US, Answers, OnError, Run, Worker, trouble_of
-from inorder.errors import InorderError, InvalidArgument, InvalidEvent
+from inorder.consumers.store import Conflict, Connection, Row, States, Store, Stored
+from inorder.consumers.worker import TRIES, WAIT_US, Answers, Done, OnError, Run, Worker, trouble_of
+from inorder.errors import InorderError, InvalidArgument
 from inorder.message import Message
 from inorder.options import SubscriptionOptions
 from inorder.patterns.step import (
@@ -38,10 +31,8 @@ from inorder.patterns.step import (
     DUPLICATE,
     GAP,
     PARKED,
-    QUARANTINED,
     RETRY,
     STALE,
-    Batch,
     Event,
     Missing,
     Outcome,
@@ -49,7 +40,7 @@ from inorder.patterns.step import (
 
 S = TypeVar("S")
 
-_first = itemgetter(0)  # of an event its key, of an outcome the fate
+_fate = itemgetter(0)  # of an outcome
 
 LOOK_US = 10 * MICROSECONDS  # at least so often: another process may have parked something and died
 
@@ -67,12 +58,11 @@ STORED_PATTERN = ("on_messages", "dump", "load")  # what it must be able to do
 Apply = Callable[[Applied, Any], object]
 ApplyAll = Callable[[Sequence[Applied], Any], object]
 OnGap = Callable[[Missing, Any], object]
-Changes = tuple[dict[str, Stored], dict[str, int]]  # what to write, and which versions to forget
 
 _log = logging.getLogger(__name__)
 
 
-class Consumer(Worker, Generic[S]):
+class Consumer(Worker[tuple[Listed, Plan[S] | None]], Generic[S]):
     """A pattern at work. `open` starts it in a thread of its own, `close` ends it; or use it as `with consumer:`.
 
     `read` makes an event of a message: a tuple, the key first, then what the pattern reads. `apply(event, connection)`
@@ -110,106 +100,62 @@ class Consumer(Worker, Generic[S]):
         _check_pattern(pattern)
         options = subscription.metadata().result().options
         refuse_livelock(subscription.name, options, pattern)
-        self._ordered = options.enable_message_ordering
         self._pattern = pattern
         self._recent = Recent(pattern)
+        ordered = options.enable_message_ordering
+        self._planner = Planner(self.name, pattern, self._recent, read, ordered=ordered, tells_gaps=on_gap is not None)
         timeout: float | None = getattr(pattern, "gap_timeout_seconds", None)
         self._gap_timeout_us = None if timeout is None else round(timeout * MICROSECONDS)
         self._checked_to: str | None = None  # the key up to which it was checked when to wake up; None: all of them
-        self._fields: int = getattr(pattern, "FIELDS", 1)
-        self._read = read
         self._apply = apply
         self._apply_all = apply_all
         self._on_gap = on_gap
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def take(self, messages: Sequence[Message], run: Run) -> Answers:
+    def prepare(self, messages: Sequence[Message]) -> tuple[Listed, Plan[S] | None]:
+        """Read them, and plan what is to become of them if nothing is known to others that we do not know."""
+        listed = self._planner.listed(messages, self._clock.now_us())
+        self._recent.catch_up()
+        try:
+            return listed, self._planner.plan(listed)
+        except Exception:  # it is raised once more where the messages are answered for
+            return listed, None
+
+    def work(self, prepared: tuple[Listed, Plan[S] | None], connection: Connection, run: Run) -> Done:
         """One transaction for all of them."""
-        now_us = self._clock.now_us()
-        with self._store.transaction() as connection:
-            states = States(connection, self.name)
-            events, readable = self._events(messages, states, now_us)
-            fences = self._fences(events, readable)
-            self._recent.read(fences.keys(), states, connection)
-            deliverer = messages[0].ack_id.rpartition("-")[0]
-            overtaken = self._overtaken(fences, deliverer) if self._ordered else set()
-            not_ours: set[str] = set()
-            if overtaken:
-                not_ours = {message_id_of(event) for event in events if event[0] in overtaken}
-                events = [event for event in events if event[0] not in overtaken]
-            batch, (changes, forgotten) = self._step(events, states, now_us, fences, deliverer)
-            self._take_effect(batch.emit, connection, states, now_us)
-            states.save(changes, forgotten, self._recent.rows)
-            if not run.keep(messages):  # a lease was lost on the way: whoever has got it now is to do it
-                raise Conflict(self.name, fences.keys())
-            until = connection.until()
-        self._recent.wrote(changes, batch.states, until)
-        self._log_what_is_odd(batch.emit, states)
-        run.look_by(min(batch.wakes.values(), default=now_us + LOOK_US))
+        listed, plan = prepared
+        states = States(connection, self.name)
+        self._recent.read(listed.keys, states, connection)
+        if plan is None or plan.stamp is not self._recent.stamp:  # they were known otherwise
+            plan = self._planner.plan(listed)
+        self._take_effect(plan.effects, plan.refused, connection, states)
+        states.write(plan.writes)
+        if not run.keep(listed.messages):  # a lease was lost on the way: whoever has got it now is to do it
+            raise Conflict(self.name, listed.keys)
+        self._recent.wrote(plan.changes, plan.states, connection.until())
+        run.look_by(listed.now_us + LOOK_US if plan.wake_at_us is None else plan.wake_at_us)
+        return partial(self._done, listed, plan, states)
+
+    def _done(self, listed: Listed, plan: Plan[S], states: States) -> Answers:
+        """It was committed."""
+        self._recent.committed()
+        self._log_what_is_odd(plan.emitted, states)
         again: set[str] = set()
-        if RETRY in map(_first, batch.emit):
-            again = {message_id_of(event) for fate, event in batch.emit if fate == RETRY}
-        return _answers(messages, again, not_ours)
+        if RETRY in map(_fate, plan.emitted):
+            again = {message_id_of(event) for fate, event in plan.emitted if fate == RETRY}
+        return _answers(listed.messages, again, plan.not_ours)
 
-    def _events(self, messages: Sequence[Message], states: States, now_us: int) -> tuple[list[Event], list[Message]]:
-        """The messages that can be read, side by side with what they say; others are put into quarantine."""
-        events: list[Event] = []
-        readable: list[Message] = []
-        for message in messages:
-            try:
-                events.append(event_of(message, self._read, self._fields))
-                readable.append(message)
-            except Exception as error:
-                states.quarantine(quarantine_row(unread(message), f"cannot be read: {error}", now_us))
-        return events, readable
-
-    def _fences(self, events: Iterable[Event], messages: Iterable[Message]) -> dict[str, int]:
-        """For each key, the number of its newest delivery; 0 where several may be out at once, and none is old."""
-        if not self._ordered:
-            return dict.fromkeys(map(_first, events), 0)
-        fences: dict[str, int] = {}
-        for event, message in zip(events, messages, strict=True):
-            key = event[0]
-            fence = message.fencing_token if message.ordering_key == key else 0
-            fences[key] = max(fences.get(key, 0), fence)
-        return fences
-
-    def _overtaken(self, fences: Mapping[str, int], deliverer: str) -> set[str]:
-        """The keys of which a newer delivery than ours was written: ours is over, whatever we were told."""
-        rows = self._recent.rows
-        found = ((key, fence, rows[key]) for key, fence in fences.items() if key in rows)
-        return {key for key, fence, row in found if row.deliverer == deliverer and 0 < fence < row.fence}
-
-    def _step(
-        self, events: list[Event], states: States, now_us: int, fences: Mapping[str, int], deliverer: str
-    ) -> tuple[Batch[S], Changes]:
-        """What the pattern says to all events that it can read, and what is to be written of that."""
-        while True:
-            batch: Batch[S] | None = None
-            try:
-                batch = self._pattern.on_messages(self._recent.states, events, now_us)
-                return batch, self._changes(batch, fences, deliverer)
-            except (InvalidArgument, RecursionError) as error:
-                unreadable = _unreadable(error, events, batch)
-                if not unreadable:
-                    raise
-            for event, problem in unreadable:
-                states.quarantine(quarantine_row(event, f"cannot be read: {problem}", now_us))
-            left_out = {id(event) for event, _ in unreadable}
-            events = [event for event in events if id(event) not in left_out]
-
-    def _take_effect(self, emitted: Sequence[Outcome], connection: Connection, states: States, now_us: int) -> None:
-        begin = 0
-        odd = not {QUARANTINED, GAP}.isdisjoint(map(_first, emitted))
-        for place, (fate, event) in enumerate(emitted if odd else ()):
-            if fate == QUARANTINED:
-                states.quarantine(quarantine_row(event, "quarantined by the pattern", now_us))
-            elif fate == GAP and self._on_gap is not None:
-                self._let_through(applied(emitted[begin:place]), connection)  # what comes before it is told before it
-                call("on_gap", self._on_gap, event, connection.raw)
-                begin = place
-        self._let_through(applied(emitted[begin:]), connection)
+    def _take_effect(
+        self, effects: Iterable[Effect], refused: Iterable[Row], connection: Connection, states: States
+    ) -> None:
+        for row in refused:
+            states.quarantine(row)
+        for effect in effects:
+            if not isinstance(effect, Missing):
+                self._let_through(effect, connection)
+            elif self._on_gap is not None:
+                call("on_gap", self._on_gap, effect, connection.raw)
 
     def _let_through(self, events: Sequence[Applied], connection: Connection) -> None:
         if self._apply is not None:
@@ -227,25 +173,6 @@ class Consumer(Worker, Generic[S]):
         except Exception as error:  # the event may have been parked, and its message be another one
             error.add_note(f"while message {event.message_id} of {event.key!r} was applied")
             raise
-
-    def _changes(self, batch: Batch[S], fences: Mapping[str, int], deliverer: str) -> Changes:
-        """What to write, and which versions to forget."""
-        rows, wakes, dump = self._recent.rows, batch.wakes, self._pattern.dump
-        new = tuple.__new__  # as Stored(…), in a third of the time
-        changes: dict[str, Stored] = {}
-        forgotten: dict[str, int] = {}
-        for key, state in batch.states.items():
-            before, fence = 0, fences[key]
-            if key in rows:
-                before, last_deliverer, last_fence, _, _ = rows[key]
-                if last_deliverer == deliverer and last_fence > fence:
-                    fence = last_fence
-            if state is not None:
-                wake_at_us = wakes.get(key) if wakes else None
-                changes[key] = new(Stored, (before + 1, deliverer, fence, dump(state), wake_at_us))
-            elif before:
-                forgotten[key] = before
-        return changes, forgotten
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -331,7 +258,8 @@ class Consumer(Worker, Generic[S]):
             for key, (version, deliverer, fence, state, _) in states.load(keys).items():
                 step = self._pattern.on_timer(self._pattern.load(bytes(state)), now_us)
                 emitted += step.emit
-                self._take_effect(step.emit, connection, states, now_us)
+                through = effects(step.emit, self._on_gap is not None)
+                self._take_effect(through, quarantined(step.emit, now_us), connection, states)
                 if step.state is None:
                     forgotten[key] = version
                 else:
@@ -348,7 +276,7 @@ class Consumer(Worker, Generic[S]):
                 "consumer %r: %d quarantined, the first: message %s of %r, %s",
                 *(self.name, len(states.quarantined), message_id, entity, reason),
             )
-        fates = {*map(_first, emitted)}
+        fates = {*map(_fate, emitted)}
         if fates <= APPLIED:
             return
         for fate, level in LOUDNESS.items():
@@ -369,15 +297,6 @@ def _check_pattern(pattern: object) -> None:
     missing = [name for name in STORED_PATTERN if not callable(getattr(pattern, name, None))]
     if missing or isinstance(pattern, type):
         raise InvalidArgument(f"pattern: an object with {', '.join(missing or STORED_PATTERN)}, not {pattern!r}")
-
-
-def _unreadable(error: Exception, events: Sequence[Event], batch: Batch[Any] | None) -> list[tuple[Event, str]]:
-    """The events that an error is about, each with its problem: one that it names, or those that cannot be stored."""
-    if isinstance(error, InvalidEvent):
-        return [(event, str(error)) for event in events if event is error.event]
-    # What is released at once need not be stored, and so may be anything.
-    suspects = events if batch is None else [event for fate, event in batch.emit if fate == PARKED]
-    return [(event, problem) for event in suspects if (problem := storing_problem(event))]
 
 
 def _answers(messages: Sequence[Message], again: set[str], not_ours: set[str]) -> Answers:

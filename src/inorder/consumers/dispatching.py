@@ -20,7 +20,7 @@ from inorder.clock import MICROSECONDS
 from inorder.consumers.functions import call, check_function
 from inorder.consumers.marks import Marks
 from inorder.consumers.store import Conflict, Connection, Store
-from inorder.consumers.worker import NEVER_US, Answers, OnError, Run, Worker, trouble_of
+from inorder.consumers.worker import NEVER_US, Answers, Done, OnError, Run, Worker, trouble_of
 from inorder.errors import InvalidArgument, NotFound
 from inorder.message import Message
 from inorder.metadata import SubscriptionMetadata
@@ -32,7 +32,7 @@ REASON = "dead_letter_reason"  # the attribute of a dead letter that says why it
 TIDY_US = MICROSECONDS  # after the last message, marks are deleted that nobody needs
 
 
-class Dispatcher(Worker):
+class Dispatcher(Worker[Sequence[Message]]):
     """Handlers at work. `open` starts them in a thread, `close` ends it; or use it as `with dispatcher:`.
 
     A handler takes `(event)` or `(event, connection)`: what it writes through the connection is committed once for each
@@ -91,24 +91,31 @@ class Dispatcher(Worker):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def take(self, messages: Sequence[Message], run: Run) -> Answers:
+    def prepare(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """What they say is of interest only with the marks of what has run for them."""
+        return messages
+
+    def work(self, prepared: Sequence[Message], connection: Connection, run: Run) -> Done:
         """All handlers of all messages in one transaction, from which a handler that fails is left out."""
-        now_us = self._clock.now_us()
-        with self._store.transaction() as connection:
-            marks = Marks(connection, self.name)
-            forgotten = self._forget_acked(marks)
-            done = marks.of([message.id for message in messages])
-            taken = _Taken()
-            for message in messages:
-                self._dispatch(message, done.get(message.id, ()), connection, taken)
-            marks.add(taken.marks, now_us)
-            if not run.keep(messages):  # a lease was lost on the way: whoever has got it now is to do it
-                raise Conflict(self.name, [message.ordering_key or message.id for message in messages])
+        messages, now_us = prepared, self._clock.now_us()
+        marks = Marks(connection, self.name)
+        forgotten = self._forget_acked(marks)
+        done = marks.of([message.id for message in messages])
+        taken = _Taken()
+        for message in messages:
+            self._dispatch(message, done.get(message.id, ()), connection, taken)
+        marks.add(taken.marks, now_us)
+        if not run.keep(messages):  # a lease was lost on the way: whoever has got it now is to do it
+            raise Conflict(self.name, [message.ordering_key or message.id for message in messages])
+        run.look_by(now_us + TIDY_US)
+        return partial(self._done, taken, forgotten)
+
+    def _done(self, taken: _Taken, forgotten: int) -> Answers:
+        """It was committed."""
         self._take_out(forgotten)
         for error, message in taken.problems:
             self.tell(error, [message])
         self._send_dead_letters(taken)
-        run.look_by(now_us + TIDY_US)
         return Answers(taken.done, taken.failed, lambda acks: self._remember_acks(taken.done, acks))
 
     def _dispatch(self, message: Message, done: Collection[str], connection: Connection, taken: _Taken) -> None:

@@ -7,13 +7,16 @@ when its turn comes, perhaps long after its message was acked.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from inorder.errors import InvalidArgument, InvalidEvent
 from inorder.message import ATTRIBUTES, DATA, KEY, Message
 from inorder.patterns.encoding import check_plain
-from inorder.patterns.step import APPLIED, Event, Fate, Outcome, check_event
+from inorder.patterns.step import APPLIED, GAP, Event, Fate, Missing, Outcome, check_event
+
+_fate = itemgetter(0)  # of an outcome
 
 Read = Callable[[Message], tuple[Any, ...]]
 
@@ -33,6 +36,9 @@ class Applied(NamedTuple):
         return json.loads(self.data)
 
 
+Effect: TypeAlias = "Sequence[Applied] | Missing"  # events to apply, or numbers of which to tell that they are given up
+
+
 def event_of(message: Message, read: Read, fields: int) -> Event:
     """What `read` makes of a message, if that is an event of so many fields, and what is kept of the message."""
     event, record = read(message), message._record
@@ -45,8 +51,20 @@ def event_of(message: Message, read: Read, fields: int) -> Event:
     return event
 
 
-def applied(outcomes: Iterable[Outcome]) -> list[Applied]:
-    """Events that a pattern lets through, as a handler gets them."""
+def effects(emitted: Sequence[Outcome], tells_gaps: bool) -> list[Effect]:
+    """What a pattern lets through, as handlers get it: all together, but what comes before a gap is told before it."""
+    if not tells_gaps or GAP not in map(_fate, emitted):
+        return [_applied(emitted)]
+    found: list[Effect] = []
+    begin = 0
+    for place, (fate, event) in enumerate(emitted):
+        if fate == GAP:
+            found += _applied(emitted[begin:place]), event
+            begin = place + 1
+    return [*found, _applied(emitted[begin:])]
+
+
+def _applied(outcomes: Iterable[Outcome]) -> list[Applied]:
     new = tuple.__new__  # as Applied(…) does, in half the time
     return [new(Applied, (event[0], event[:-1], fate) + event[-1]) for fate, event in outcomes if fate in APPLIED]
 

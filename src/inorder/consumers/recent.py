@@ -29,7 +29,8 @@ class Recent(Generic[S]):
     """Rows of states, and what they mean, by entity. Not thread-safe.
 
     What our last transaction has left is trusted without a look, if the database can tell that nobody else has
-    committed since. Else it is read, and decoded if its bytes are not what they were.
+    committed since. Else it is read, and decoded if its bytes are not what they were. What is planned by `rows` and
+    `states` before a transaction holds if `stamp` is still the same when that has read them.
     """
 
     def __init__(self, pattern: StoredPattern[S]) -> None:
@@ -39,17 +40,24 @@ class Recent(Generic[S]):
         self._trusted: set[str] = set()
         self._lent: Collection[str] = ()  # to a transaction of which nobody knows yet that it was committed
         self._as_of: Hashable | None = None
+        self._news: tuple[Mapping[str, Stored], Mapping[str, S | None]] | None = None
+        self.stamp = object()  # another one with every change of what is known
 
     def read(self, entities: Collection[str], states: States, connection: Connection) -> None:
         """Have `rows` and `states` of these entities as they are in the database, in this transaction."""
+        self.catch_up()
         as_of = connection.as_of()
         if as_of is None or as_of != self._as_of:
             self._trusted.clear()
         self._as_of = None  # it is not certain yet how this transaction ends
-        for entity in self._lent:  # the last one was undone, but not what a handler did to an event that was parked
+        for (
+            entity
+        ) in self._lent:  # the last one was undone: so is what it wrote, and what handlers did to parked events
+            self.stamp = object()
             self._forget(entity)
         self._lent = entities
         if len(self.rows) > MAX_ENTITIES:
+            self.stamp = object()
             self._trusted.clear()
             self.rows.clear()
             self.states.clear()
@@ -58,18 +66,36 @@ class Recent(Generic[S]):
         unsure = [entity for entity in entities if entity not in self._trusted]
         found = states.load(unsure)
         for entity in unsure:
-            row = found.get(entity)
+            row, before = found.get(entity), self.rows.get(entity)
+            if row == before:
+                continue
+            self.stamp = object()
             if row is None:
                 self._forget(entity)
                 continue
-            before = self.rows.get(entity)
             if before is None or before.state != row.state:
                 self.states[entity] = self._pattern.load(bytes(row.state))  # a driver may have its own kind of bytes
             self.rows[entity] = row
         self._trusted.update(found)
 
     def wrote(self, rows: Mapping[str, Stored], states: Mapping[str, S | None], until: Hashable | None) -> None:
-        """The transaction is committed, with these rows, and the states that they mean; None: it was forgotten."""
+        """The transaction is about to be committed, with these rows, and the states that they mean; None: forgotten.
+
+        They are known when one has caught up with them, which may be while it is being committed.
+        """
+        self._news = rows, states
+        self._as_of = until
+
+    def committed(self) -> None:
+        """And so it was."""
+        self._lent = ()
+
+    def catch_up(self) -> None:
+        """Have what was written last among what is known."""
+        if self._news is None:
+            return
+        (rows, states), self._news = self._news, None
+        self.stamp = object()
         self.rows.update(rows)
         self.states.update(states)  # type: ignore[arg-type]  # what is None goes again at once
         self._trusted.update(rows)
@@ -78,8 +104,6 @@ class Recent(Generic[S]):
         large = [entity for entity, row in rows.items() if len(row.state) > MAX_BYTES] if largest > MAX_BYTES else ()
         for entity in (*forgotten, *large):
             self._forget(entity)
-        self._as_of = until
-        self._lent = ()
 
     def _forget(self, entity: str) -> None:
         self.rows.pop(entity, None)

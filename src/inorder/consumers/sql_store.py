@@ -8,11 +8,21 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inorder.consumers.sqlite_store import not_there
-from inorder.consumers.store import TABLES, Connection, Row, TransactionEnded, Trouble, Values, names_of
+from inorder.consumers.store import (
+    TABLES,
+    Commit,
+    Connection,
+    Row,
+    TransactionEnded,
+    Trouble,
+    Values,
+    at_once,
+    names_of,
+)
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 
 if TYPE_CHECKING:
@@ -52,6 +62,10 @@ class SqlStore:
         self._dialect = self._engine.dialect.name
         if self._dialect not in BYTES:
             raise InvalidArgument(f"database: one of {', '.join(BYTES)}, not {self._dialect!r}")
+        # Connections to SQLite may be bound to a thread: ours are not, unless the URL says so.
+        self._any_thread = self._dialect != "sqlite" or (
+            self._own and "check_same_thread" not in self._engine.url.query
+        )
         if isinstance(self._engine.pool, sqlalchemy.pool.SingletonThreadPool):
             raise InvalidArgument("database: in memory, each thread would have one of its own; use a file")
         try:
@@ -86,27 +100,33 @@ class SqlStore:
                 connection.raw.exec_driver_sql(table.format(bytes=BYTES[self._dialect], clustered=clustered))
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, commit: Commit = at_once) -> Iterator[Connection]:
         if self._process != os.getpid():
             raise FailedPrecondition("this store was opened before a fork; open another one in this process")
         if self._closed:
             raise Closed("this store is closed")
         if self.in_transaction():
             raise FailedPrecondition("a transaction of this thread is under way: use its connection")
-        with self._engine.connect() as connection:
+        with ExitStack() as begun:
+            connection = begun.enter_context(self._engine.connect())
+            begun.callback(self._let_go, connection)
+            begun.enter_context(connection.begin())
             self._here.connection = connection
             try:
-                with connection.begin():
-                    if self._dialect == "sqlite":  # or what is read may have changed before it is written
-                        connection.exec_driver_sql("BEGIN IMMEDIATE")
-                        connection.exec_driver_sql("SAVEPOINT inorder_begun")
-                    yield self._wrapped(connection)
-                    if self._dialect == "sqlite":
-                        self._check_not_ended(connection)
+                if self._dialect == "sqlite":  # or what is read may have changed before it is written
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                    connection.exec_driver_sql("SAVEPOINT inorder_begun")
+                yield self._wrapped(connection)
+                if self._dialect == "sqlite":
+                    self._check_not_ended(connection)
             finally:
                 self._here.connection = None
-                if self._closed and self._own:  # meanwhile, and there is no pool any more that would do so
-                    connection.invalidate()
+            if self._any_thread:
+                commit(begun.pop_all().close)
+
+    def _let_go(self, connection: Any) -> None:
+        if self._closed and self._own:  # meanwhile, and there is no pool any more that would do so
+            connection.invalidate()
 
     def _check_not_ended(self, connection: Any) -> None:
         """The driver begins another transaction when SQLite has rolled one back, but that does not have this mark."""

@@ -12,7 +12,17 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from inorder.consumers.store import TABLES, Connection, Row, TransactionEnded, Trouble, Values, positional
+from inorder.consumers.store import (
+    TABLES,
+    Commit,
+    Connection,
+    Row,
+    TransactionEnded,
+    Trouble,
+    Values,
+    at_once,
+    positional,
+)
 from inorder.errors import Closed, FailedPrecondition, InvalidArgument
 from inorder.options import check_number
 
@@ -52,6 +62,8 @@ class SqliteStore:
             raise InvalidArgument("path: that of a file, not ''")
         # One connection, used by one thread at a time: SQLite has one writer at a time anyway.
         self._lock = threading.RLock()
+        self._committed = threading.Event()  # or undone: no other thread is about to end a transaction
+        self._committed.set()
         self._closed = False
         self._owner: int | None = None  # the thread that is in a transaction
         self._commits = 0
@@ -71,7 +83,7 @@ class SqliteStore:
             raise
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, commit: Commit = at_once) -> Iterator[Connection]:
         if self._process != os.getpid():
             raise FailedPrecondition("this store was opened before a fork; open another one in this process")
         with self._lock:
@@ -79,6 +91,7 @@ class SqliteStore:
                 raise Closed("this store is closed")
             if self._owner is not None:
                 raise FailedPrecondition("a transaction of this thread is under way: use its connection")
+            self._committed.wait()
             try:
                 # Immediate: who has read may be sure that nobody else writes what he is about to write. It may wait for
                 # others, and Ctrl-C meanwhile is noticed when it has begun: so that, too, is undone.
@@ -87,17 +100,33 @@ class SqliteStore:
                 yield _SqliteConnection(self._database)
                 if not self._database.in_transaction:
                     raise TransactionEnded
-                self._database.execute("COMMIT")
-                self._commits += 1
+                self._owner = None
+                self._committed.clear()
+                commit(self._commit)
             except BaseException:
-                with suppress(sqlite3.Error):  # the first error says more
-                    self._database.rollback()
+                self._undo()
                 raise
             finally:
                 self._owner = None
-            if not self._commits % BETWEEN_LOOKS:
-                with suppress(sqlite3.Error):  # what was committed is committed, whatever becomes of this
-                    self._limit_log()
+
+    def _commit(self) -> None:
+        try:
+            self._database.commit()
+        except BaseException:
+            self._undo()
+            raise
+        self._commits += 1
+        if not self._commits % BETWEEN_LOOKS:
+            with suppress(sqlite3.Error):  # what was committed is committed, whatever becomes of this
+                self._limit_log()
+        self._committed.set()
+
+    def _undo(self) -> None:
+        try:
+            with suppress(sqlite3.Error):  # the first error says more
+                self._database.rollback()
+        finally:
+            self._committed.set()
 
     def _limit_log(self) -> None:
         pages = CHECKPOINT_TIMES * self._database.execute("PRAGMA page_count").fetchone()[0]
@@ -119,6 +148,7 @@ class SqliteStore:
         if self._process != os.getpid():  # it is the parent's, and so is who has the lock
             return
         with self._lock:
+            self._committed.wait()
             self._closed = True
             self._database.close()
 

@@ -8,7 +8,7 @@ read: if that is not there any more, nothing is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from inorder.errors import Aborted, FailedPrecondition, InvalidArgument
 Row = Sequence[Any]
 Values = Mapping[str, Any]
 Trouble = Literal["again", "wait"]  # somebody was faster; the database is not there
+Commit = Callable[[Callable[[], None]], object]  # calls what it gets, which ends a transaction, now or soon
 
 TABLES = (
     """CREATE TABLE IF NOT EXISTS inorder_states (
@@ -124,11 +125,20 @@ class Connection(Protocol):
         """What is raised inside undoes what was written inside, and nothing else."""
 
 
+def at_once(commit: Callable[[], None]) -> None:
+    """As most transactions are committed: whoever comes to the end of one waits for that."""
+    commit()
+
+
 class Store(Protocol):
     """A database. Thread-safe."""
 
-    def transaction(self) -> AbstractContextManager[Connection]:
-        """Commits at its end, unless something was raised. The tables are there."""
+    def transaction(self, commit: Commit = at_once) -> AbstractContextManager[Connection]:
+        """Commits at its end, unless something was raised. The tables are there.
+
+        The last step, if it may be done by another thread, is left to `commit`; the next transaction of the same
+        connection waits for it.
+        """
 
     def within(self, raw: Any) -> Connection:
         """A transaction that is under way, by the connection that handlers get."""
@@ -169,6 +179,42 @@ class Stored(NamedTuple):
     wake_at_us: int | None = None
 
 
+class Writes(NamedTuple):
+    """Rows of states, as the statements want them that write them."""
+
+    new: Sequence[Row]
+    known: Sequence[Row]
+    waking: Sequence[Row]  # known, and their time to wake up is another one
+    forgotten: Sequence[Row]
+    entities: Collection[str]
+
+
+def writes(
+    consumer: str,
+    changes: Mapping[str, Stored],
+    forget: Mapping[str, int] = _NONE,
+    before: Mapping[str, Stored] = _NONE,
+) -> Writes:
+    """To write entities, each as the version after the one that was read, and forget those that are at these versions.
+
+    Of entities that are in `before`, as they were read, a time to wake up that stays is not written: most have none,
+    and to write it costs a fifth.
+    """
+    new: list[Row] = []
+    known: list[Row] = []
+    waking: list[Row] = []
+    for entity in sorted(changes):
+        version, deliverer, fence, state, wake_at_us = row = changes[entity]
+        if version == 1:
+            new.append((*row, consumer, entity))
+        elif entity in before and before[entity].wake_at_us == wake_at_us:
+            known.append((version, deliverer, fence, state, consumer, entity, version - 1))
+        else:
+            waking.append((*row, consumer, entity, version - 1))
+    forgotten = [(consumer, entity, forget[entity]) for entity in sorted(forget)]
+    return Writes(new, known, waking, forgotten, changes.keys() | forget.keys())
+
+
 class States:
     """The states of one consumer within a transaction."""
 
@@ -199,36 +245,25 @@ class States:
     def save(
         self, changes: Mapping[str, Stored], forget: Mapping[str, int] = _NONE, before: Mapping[str, Stored] = _NONE
     ) -> None:
-        """Write entities, each as the version after the one that was read, and forget those that are at these versions.
+        """Write what `writes` makes of this."""
+        self.write(writes(self._consumer, changes, forget, before))
 
-        All of it, or `Conflict` is raised; then the transaction must be given up. Of entities that are in `before`, as
-        they were read, a time to wake up that stays is not written: most have none, and to write it costs a fifth.
-        """
-        consumer = self._consumer
-        new: list[Row] = []
-        known: list[Row] = []
-        waking: list[Row] = []
-        for entity in sorted(changes):
-            version, deliverer, fence, state, wake_at_us = row = changes[entity]
-            if version == 1:
-                new.append((*row, consumer, entity))
-            elif entity in before and before[entity].wake_at_us == wake_at_us:
-                known.append((version, deliverer, fence, state, consumer, entity, version - 1))
-            else:
-                waking.append((*row, consumer, entity, version - 1))
-        forgotten = [(consumer, entity, forget[entity]) for entity in sorted(forget)]
+    def write(self, writes: Writes) -> None:
+        """All of it, or `Conflict` is raised; then the transaction must be given up."""
         written = self._write(
             """INSERT INTO inorder_states (version, deliverer, fence, state, wake_at_us, consumer, entity)
             VALUES (:version, :deliverer, :fence, :state, :wake_at_us, :consumer, :entity) ON CONFLICT DO NOTHING""",
-            new,
+            writes.new,
         )
         columns = "version = :version, deliverer = :deliverer, fence = :fence, state = :state"
         condition = "WHERE consumer = :consumer AND entity = :entity AND version = :before"
-        written += self._write(f"UPDATE inorder_states SET {columns} {condition}", known)
-        written += self._write(f"UPDATE inorder_states SET {columns}, wake_at_us = :wake_at_us {condition}", waking)
-        written += self._write(f"DELETE FROM inorder_states {condition}", forgotten)
-        if written != len(changes) + len(forgotten):
-            raise Conflict(consumer, changes.keys() | forget.keys())
+        written += self._write(f"UPDATE inorder_states SET {columns} {condition}", writes.known)
+        written += self._write(
+            f"UPDATE inorder_states SET {columns}, wake_at_us = :wake_at_us {condition}", writes.waking
+        )
+        written += self._write(f"DELETE FROM inorder_states {condition}", writes.forgotten)
+        if written != len(writes.entities):
+            raise Conflict(self._consumer, writes.entities)
 
     def _write(self, statement: str, rows: Sequence[Row]) -> int:
         return self._connection.write(statement, rows) if rows else 0

@@ -3,20 +3,26 @@
 Three things can go wrong, and are told apart. Somebody else was faster: then it is done again. The database is not
 there, or the broker does not answer: then it is waited for, and no message is blamed. The work itself fails: then it
 is done in halves, until what fails is alone and is nacked, and all the others are done.
+
+To commit is to wait for a disk or a server. If more messages are likely to wait, these are fetched and read meanwhile:
+a full list is committed beside that. No other transaction is begun before it is known how that went.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from inorder.client.subscription import Batches, Subscription
 from inorder.clock import MICROSECONDS, Timer
+from inorder.consumers.beside import Beside
 from inorder.consumers.functions import check_function
-from inorder.consumers.store import Conflict, Store, check_consumer_name, check_store
+from inorder.consumers.store import Conflict, Connection, Store, at_once, check_consumer_name, check_store
 from inorder.errors import DeadlineExceeded, FailedPrecondition, InorderError, InvalidArgument, Unavailable
 from inorder.message import Message
 from inorder.options import check_whole
@@ -28,6 +34,8 @@ NEVER_US = 2**62
 
 OnError = Callable[[BaseException, Sequence[Message]], object]
 OnAcks = Callable[[Sequence[Pending[None]]], object]  # told the answers to the acks, in their order
+
+P = TypeVar("P")  # messages, made ready for work
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +55,10 @@ class Answers(NamedTuple):
     on_acks: OnAcks | None = None
 
 
-class Worker(ABC):
+Done = Callable[[], Answers]  # to be called when the work is committed
+
+
+class Worker(ABC, Generic[P]):
     """`open` starts a thread, `close` ends it; or use it as `with worker:`."""
 
     def __init__(
@@ -68,8 +79,19 @@ class Worker(ABC):
         self._run: Run | None = None
 
     @abstractmethod
+    def prepare(self, messages: Sequence[Message]) -> P:
+        """What can be done for messages without a transaction, and without knowing what others have come to."""
+
+    @abstractmethod
+    def work(self, prepared: P, connection: Connection, run: Run) -> Done:
+        """Do the work of some messages in a transaction; if it raises, nothing was done."""
+
     def take(self, messages: Sequence[Message], run: Run) -> Answers:
-        """Do the work of these messages in a transaction; if it raises, nothing was done."""
+        """Prepare, do and commit the work of some messages."""
+        prepared = self.prepare(messages)
+        with self._store.transaction() as connection:
+            done = self.work(prepared, connection, run)
+        return done()
 
     def look(self, run: Run) -> int:
         """Do what is due without a message, and say when more is."""
@@ -122,11 +144,14 @@ class Worker(ABC):
 class Run:
     """The work from `open` to `close`."""
 
-    def __init__(self, worker: Worker, batches: Batches) -> None:
+    def __init__(self, worker: Worker[Any], batches: Batches) -> None:
         self._worker = worker
         self._store = worker._store
         self._clock = worker._clock
         self._batches = batches
+        self._beside = Beside("inorder-commit")
+        self._may_commit_beside = _leaves_commits(worker._store)
+        self._unfinished: tuple[Sequence[Message], Done] | None = None  # what is being committed beside
         self._go_on = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="inorder-consumer", daemon=True)
         self._look_us = 0  # at once: what was left by others may be due
@@ -163,7 +188,7 @@ class Run:
     def _loop(self) -> None:
         try:
             for messages in self._batches:
-                self._take(messages)
+                self._go_through(messages)
                 self._keep_time()
         except InorderError as error:  # the broker does not know us any more
             self._worker.tell(error)
@@ -171,32 +196,91 @@ class Run:
             self._worker.tell_end(error)
             raise
         finally:
-            if self._alarm is not None:
-                self._alarm.cancel()
+            try:
+                self._finish()
+            finally:
+                self._beside.close()
+                if self._alarm is not None:
+                    self._alarm.cancel()
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _take(self, messages: Sequence[Message]) -> None:
-        tries = TRIES
-        while ours := self._batches.held(messages):
-            if self.closed:
-                self._batches.give_back(ours)
-                return
+    def _go_through(self, messages: Sequence[Message]) -> None:
+        """A list of the loop; or none, if there was nothing to go on with."""
+        in_time = not self.closed
+        error, prepared = None, None
+        if in_time:
             try:
-                answers = self._worker.take(ours, self)
-            except Exception as error:
-                trouble = trouble_of(self._store, error)
-                if trouble is None:
-                    self._take_apart(ours, error)
-                    return
-                tries -= 1
-                if trouble == "wait" or not tries:
-                    tries = TRIES
-                    self._worker.tell(error, ours)
-                    self._wait()
-            else:
-                self._answer(*answers)
+                prepared = self._worker.prepare(messages)
+            except Exception as raised:
+                error = raised
+        self._finish()
+        if error is None and in_time and messages and len(self._batches.held(messages)) == len(messages):
+            error = self._begin(messages, prepared)
+            if error is None:
                 return
+        self._take(messages, error)
+
+    def _begin(self, messages: Sequence[Message], prepared: Any) -> Exception | None:
+        """The first try. Behind a full list there is likely to be another one: its commit is left unfinished."""
+        beside = self._may_commit_beside and len(messages) == self._worker._batch
+        commit = {"commit": self._beside.start} if beside else {}
+        try:
+            with self._store.transaction(**commit) as connection:
+                done = self._worker.work(prepared, connection, self)
+            if self._beside.is_started:
+                self._unfinished = messages, done
+                self._batches.set_aside()
+                self._batches.poke()  # the loop comes back at once, whether there is another list or not
+                return None
+            answers = done()
+        except Exception as error:
+            if self._beside.is_started:  # a store of somebody else has raised behind ours
+                with suppress(Exception):
+                    self._beside.finish()
+            return error
+        self._answer(*answers)
+        return None
+
+    def _finish(self) -> None:
+        """Wait for the commit that was left unfinished, and answer for its messages."""
+        if self._unfinished is None:
+            return
+        (messages, done), self._unfinished = self._unfinished, None
+        try:
+            self._beside.finish()
+            answers = done()
+        except Exception as error:
+            self._take(messages, error)
+        else:
+            self._answer(*answers)
+        self._batches.let_go()
+
+    def _take(self, messages: Sequence[Message], error: Exception | None = None) -> None:
+        """Try until it is done, or was done in parts. The first try may be over, with this error."""
+        ours, tries = messages, TRIES
+        while error is not None or (ours := self._batches.held(messages)):
+            if error is None:
+                if self.closed:
+                    self._batches.give_back(ours)
+                    return
+                try:
+                    answers = self._worker.take(ours, self)
+                except Exception as raised:
+                    error = raised
+                else:
+                    self._answer(*answers)
+                    return
+            trouble = trouble_of(self._store, error)
+            if trouble is None:
+                self._take_apart(ours, error)
+                return
+            tries -= 1
+            if trouble == "wait" or not tries:
+                tries = TRIES
+                self._worker.tell(error, ours)
+                self._wait()
+            error = None
 
     def _answer(self, done: Sequence[Message], failed: Sequence[Message], on_acks: OnAcks | None) -> None:
         if on_acks is not None:
@@ -229,6 +313,7 @@ class Run:
     def _keep_time(self) -> None:
         """Do what is due, and come back when more is."""
         if self._look_us <= self._clock.now_us():
+            self._finish()
             try:
                 self._look_us = self._worker.look(self)
             except Exception as error:
@@ -245,6 +330,15 @@ class Run:
     def _ring(self) -> None:
         self._alarm_us = NEVER_US  # it rings once
         self._batches.poke()
+
+
+def _leaves_commits(store: Store) -> bool:
+    """Whether it leaves commits to others, as ours do. A store like them may know only what is committed at once."""
+    try:
+        inspect.signature(store.transaction).bind(commit=at_once)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def trouble_of(store: Store, error: BaseException) -> str | None:

@@ -115,14 +115,15 @@ def _tuple(value: Iterable[Any], level: int) -> str:
     if level >= MAX_LEVELS:
         raise _TooDeep
     level += 1
-    parts = [
-        _FLAT[type(one)](one)
-        if type(one) in _FLAT
-        else _NESTED[type(one)](one, level)
-        if type(one) in _NESTED
-        else text(one, level)
-        for one in value
-    ]
+    parts: list[str] = []
+    for one in value:
+        kind = type(one)
+        if kind in _FLAT:
+            parts.append(_FLAT[kind](one))
+        elif kind is tuple:  # of which a state mostly consists
+            parts.append(_tuple(one, level))
+        else:
+            parts.append(text(one, level))
     return f"[{','.join(parts)}]"
 
 

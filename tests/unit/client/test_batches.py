@@ -244,3 +244,86 @@ def test_messages_that_a_loop_never_got_as_it_was_cancelled_come_again_at_once()
 
     asyncio.run(cancelled())
     assert [message.data for message in broker.pull("mover", 10)] == [b"first", b"second"]
+
+
+def keys_of(messages: Sequence[Message]) -> set[str | None]:
+    return {message.ordering_key for message in messages}
+
+
+def test_a_list_that_is_set_aside_stays_leased_while_the_loop_goes_on() -> None:
+    clock = ManualClock()
+    with PubSub(MessageQueue(clock=clock)) as pubsub:
+        three_of_each_key(pubsub, window=1)
+        subscription = pubsub.subscription("mover")
+        batches = subscription.batches(1)
+        lists = iter(batches)
+        (first,) = next(lists)
+        batches.set_aside()
+        (second,) = next(lists)
+        assert keys_of([first, second]) == {"a", "b"}  # the next of a key waits for the one before
+        for _ in range(50):
+            clock.advance(1)
+        assert batches.held([first, second]) == [first, second]
+        assert batches.keep([first])
+        batches.ack([first]).result(0)
+        batches.let_go()
+        batches.set_aside()
+        (third,) = next(lists)
+        assert (third.ordering_key, third.data) == (first.ordering_key, b"1")
+        batches.let_go()  # the second one, without an answer: its lease runs out
+        for _ in range(50):
+            clock.advance(1)
+        assert batches.held([second, third]) == [third]
+
+
+def test_a_list_that_is_set_aside_may_be_given_back_or_fail_in_its_place() -> None:
+    with PubSub("memory:") as pubsub:
+        three_of_each_key(pubsub, window=1)
+        batches = pubsub.subscription("mover").batches(2)
+        lists = iter(batches)
+        first = next(lists)
+        batches.set_aside()
+        batches.poke()
+        assert next(lists) == []
+        batches.give_back(first[:1])
+        batches.answer(failed=first[1:])
+        batches.let_go()
+        again = next(lists)
+        assert [message.data for message in again] == [b"0", b"0"]
+        assert sorted(message.delivery_attempt for message in again) == [1, 2]
+
+
+def test_who_leaves_a_loop_may_still_answer_what_was_set_aside() -> None:
+    with PubSub("memory:") as pubsub:
+        three_of_each_key(pubsub, window=1)
+        subscription = pubsub.subscription("mover")
+        batches = subscription.batches(1)
+        lists = iter(batches)
+        first = next(lists)
+        batches.set_aside()
+        next(lists)
+        batches.close()
+        assert list(lists) == [[]]
+        batches.ack(first).result(0)
+        batches.let_go()
+        assert subscription.metrics().result().backlog_messages == 5
+
+
+def test_a_loop_that_ends_goes_round_once_more_for_what_was_set_aside() -> None:
+    """So that it can be given back; whoever does nothing about it is not asked for ever."""
+    for answered in (True, False):
+        with PubSub("memory:") as pubsub:
+            three_of_each_key(pubsub, window=1)
+            batches = pubsub.subscription("mover").batches(2)
+            lists = iter(batches)
+            first = next(lists)
+            batches.set_aside()
+            batches.close()
+            assert next(lists) == []
+            if answered:
+                assert batches.held(first) == first
+                batches.give_back(first)
+                batches.let_go()
+            assert list(lists) == []
+            if answered:
+                assert [message.delivery_attempt for message in pubsub.subscription("mover").pull(9).result()] == [1, 1]

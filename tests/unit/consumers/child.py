@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ else:
 
 from inorder import PubSub
 from inorder.consumers import Consumer, Dispatcher, Sequences
+from inorder.consumers.store import Commit, at_once
 from inorder.patterns import Events, Resequencer
 
 KEYS, NUMBERS = 5, 20
@@ -55,11 +56,17 @@ class DyingStore:
         self.trouble, self.close, self.in_transaction = store.trouble, store.close, store.in_transaction
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        with self.store.transaction() as connection:
+    def transaction(self, commit: Commit = at_once) -> Iterator[Any]:
+        def die(end: Callable[[], None]) -> None:
+            def dying() -> None:
+                self.before()
+                end()
+                self.after()
+
+            commit(dying)
+
+        with self.store.transaction(die) as connection:
             yield connection
-            self.before()
-        self.after()
 
 
 def crash(place: str, folder: str, where: str, count: str) -> None:

@@ -872,14 +872,15 @@ def test_a_database_that_is_locked_is_waited_for(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_disk_that_is_full_is_waited_for(small_disk: Path) -> None:
+@pytest.mark.parametrize("batch", [100, 10], ids=["at once", "beside"])
+def test_a_disk_that_is_full_is_waited_for(small_disk: Path, batch: int) -> None:
     clock = ManualClock()
     database = Database(str(small_disk / "store.db"))
     with desk(database, clock) as here:
         strict(here)
         store = database.store()
         filler = small_disk / "filler"
-        with here.consumer(PARKING, store=store), filler.open("wb", buffering=0) as file:
+        with here.consumer(PARKING, store=store, batch=batch), filler.open("wb", buffering=0) as file:
             try:
                 while True:
                     file.write(bytes(4096))
