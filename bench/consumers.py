@@ -74,12 +74,13 @@ def measure(effort: Effort) -> Iterator[Table]:
 
 
 def _hand_rows(count: int, batch: int, effort: Effort) -> list[Row]:
-    """What a loop by hand leaves of the bare upsert, and ours of that loop."""
+    """What a loop by hand leaves of the bare upsert, ours of that loop, and what it gains by commits beside."""
     make, _ = SUBJECTS[LATEST]
     events = _events(count, FAR // 10)
     rates = interleaved(
         {
             "ours": partial(_consumed, make, events, batch),
+            "at once": partial(_consumed, make, events, batch, AtOnce),
             "hand": partial(_by_hand, events, batch),
             "bare": partial(_upserted, _written(make, events, batch), count, with_states=True),
         },
@@ -88,6 +89,7 @@ def _hand_rows(count: int, batch: int, effort: Effort) -> list[Row]:
     return [
         Row("a loop by hand, latest only, disordered", rates["hand"], rates["bare"]),
         Row(f"{LATEST}, against the loop by hand", rates["ours"], rates["hand"]),
+        Row(f"{LATEST}, against itself with each commit before the next list", rates["ours"], rates["at once"]),
     ]
 
 
@@ -118,6 +120,15 @@ class Reader:
         key: Any = message.ordering_key
         number = int(message.attributes["n"])
         return (key, number, "producer", message.data) if self.writes else (key, number)
+
+
+class AtOnce(SqliteStore):
+    """A store that leaves no commit to others: each list is committed before the next one is read."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:  # type: ignore[override]
+        with super().transaction() as connection:
+            yield connection
 
 
 def _rows(events: Sequence[Applied]) -> list[Tuple]:

@@ -112,13 +112,13 @@ class SqliteStore:
     def _commit(self) -> None:
         try:
             self._database.commit()
+            self._commits += 1
+            if not self._commits % BETWEEN_LOOKS:
+                with suppress(sqlite3.Error):  # what was committed is committed, whatever becomes of this
+                    self._limit_log()
         except BaseException:
             self._undo()
             raise
-        self._commits += 1
-        if not self._commits % BETWEEN_LOOKS:
-            with suppress(sqlite3.Error):  # what was committed is committed, whatever becomes of this
-                self._limit_log()
         self._committed.set()
 
     def _undo(self) -> None:

@@ -292,6 +292,36 @@ def test_what_could_not_be_committed_is_given_back_by_who_closes_meanwhile(datab
     assert database.effects() == [("first", 1)]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whatever_an_error_handler_raises_in_the_end_no_thread_is_left(database: Database) -> None:
+    gate = Gate()
+
+    def fail(end: Callable[[], None], connection: Connection) -> None:
+        gate(lambda: None, connection)
+        if gate.closed.is_set():
+            run(connection.raw, "INSERT INTO children (name) VALUES ('nobody')")
+        end()
+
+    def give_up(_: BaseException, __: object) -> None:
+        raise SystemExit(3)
+
+    def reading(message: Any) -> tuple[Any, ...]:
+        if message.ordering_key == "k2":  # with which the loop ends, before it is known how the commit went
+            gate.open.set()
+            raise SystemExit(4)
+        return read(message)
+
+    with desk(database) as here, with_parents(database) as inner:
+        store: Any = Around(inner, fail)
+        store.trouble = lambda _: "wait"
+        consumer = here.consumer(PARKING, store=store, read=reading, on_error=give_up, batch=2).open()
+        begin(here)
+        here.publish(events(3))
+        consumer._run._thread.join(PATIENCE_SECONDS)  # type: ignore[union-attr]
+        consumer.close()
+    wait_until(lambda: "inorder-commit" not in [thread.name for thread in threading.enumerate()])
+
+
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_that_of_the_next_commit(database: Database) -> None:
     """A store of somebody's own raises behind the commit, which may have gone well or not."""
     raised = list[int]()
